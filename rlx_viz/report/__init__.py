@@ -1,0 +1,141 @@
+"""Self-contained HTML reports: the explorer, its data and a static summary in one offline file.
+
+`render_html` is pure and byte-identical for equal input; `write_report` puts its text on disk whole
+or not at all; `sampling.py` makes a document small enough to embed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from rlx_viz.columns import ALIGNMENT, ColumnDocument
+from rlx_viz.static.joiner import front_end, stylesheet
+
+__all__ = ["ReportError", "render_html", "write_report"]
+
+_HERE = Path(__file__).parent
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_FACTS = (
+    ("allocate", "Allocate"),
+    ("weights", "of it weights"),
+    ("activations", "of it activations"),
+    ("scratch", "of it scratch"),
+    ("padding", "of it padding"),
+    ("arena", "Arena"),
+    ("naive", "Without reuse"),
+    ("saved", "Saved"),
+    ("peak_bytes", "Live at the peak"),
+    ("lower_bound", "Lower bound"),
+)
+
+
+class ReportError(RuntimeError):
+    """The report could not be made; the text says why."""
+
+
+def render_html(doc: ColumnDocument, *, title: str) -> str:
+    """One HTML page that needs no network and no other file; the same text for equal input."""
+    script = front_end() + "\nstartReport();\n"
+    style = stylesheet() + (_HERE / "page.css").read_text("utf-8")
+    # Our own code goes in raw, so it must not be able to end its element early.
+    for name, text, tag in (("script", script, "script"), ("style", style, "style")):
+        if re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
+            raise ReportError(f"the front end's {name} contains </{tag} or <!--, which would end it in a page")
+    return _template().render(
+        title=title,
+        script=Markup(script),
+        script_hash=_csp_hash(script),
+        style=Markup(style),
+        style_hash=_csp_hash(style),
+        payload=_payload(doc),
+        facts=list(_facts(doc.meta)),
+        notes=[str(note) for note in doc.meta.get("notes", [])],
+        footer=list(_footer(doc.meta)),
+    )
+
+
+def write_report(doc: ColumnDocument, path: str | os.PathLike[str], *, title: str) -> Path:
+    """Write the page to `path` and return it; a crash half-way leaves the old file as it was."""
+    target = Path(path)
+    text = render_html(doc, title=title).encode("utf-8", "replace")
+    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes it private; a report is an ordinary file
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template("template.html")
+
+
+def _csp_hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _payload(doc: ColumnDocument) -> str:
+    """Base64 of deflate(header length as u4, header, padding, buffer); see static/report.js."""
+    header, buffer = doc.pack()
+    text = header.encode("utf-8")
+    head = struct.pack("<I", len(text)) + text
+    return base64.b64encode(zlib.compress(head + bytes(-len(head) % ALIGNMENT) + buffer, 9)).decode("ascii")
+
+
+def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    headline = meta.get("headline", {})
+    unknown = int(headline.get("unknown", 0))
+    least = "≥ " if unknown else ""
+    for key, label in _FACTS:
+        if key in headline:
+            count = int(headline[key])
+            yield label, f"{least}{_binary(count)} ({count:,} B)"
+    if "peak_step" in headline:
+        yield "Peak step", str(headline["peak_step"])
+    if unknown:
+        yield "Tensors of unknown size", str(unknown)
+    for op, count in sorted(meta.get("unsupported", {}).items()):
+        yield "Opaque op", f"{op} × {count}"
+
+
+def _footer(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    footer = meta.get("footer", {})
+    for key, label in (("model_hash", "model"), ("version", "rlx-viz"), ("options", "options"), ("command", "command")):
+        if footer.get(key):
+            yield label, str(footer[key])
+
+
+def _binary(count: int) -> str:
+    """ "1.50 MiB": as static/format.js writes it."""
+    value, unit = abs(count), 0
+    scaled = float(value)
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        scaled = value / 1024
+        value, unit = value // 1024, unit + 1
+    if unit == 0:
+        return f"{count} B"
+    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+    return f"{'−' if count < 0 else ''}{scaled:.{digits}f} {_UNITS[unit]}"

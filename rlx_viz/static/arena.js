@@ -1,0 +1,215 @@
+// Owns the arena map: offset over step, one rectangle per slot, guards apart, gaps left open.
+
+import { fitTail, shortName } from "./dom.js";
+import { formatBytes, formatCount, formatTick, roundTicks, toBig } from "./format.js";
+import { inkOn } from "./palette.js";
+import { Plot, TWIN_ROWS } from "./plot.js";
+import { makeRects, pushRect } from "./raster.js";
+import { FADED, GUARD, GUARD_STRIPE, schemeOf } from "./scheme.js";
+
+const MAX_LABELS = 400;
+
+export class ArenaView extends Plot {
+  /** @param {import("./store.js").Store} store @param {() => boolean} wheelAllowed */
+  constructor(store, wheelAllowed) {
+    super(store, {
+      name: "arena", title: "Arena", wheelAllowed,
+      label: "Arena map: byte offset over the steps. Arrow keys pan, plus and minus zoom steps, brackets zoom bytes.",
+    });
+    this.axis = true;
+    this.rects = makeRects(0);
+    this.slots = 0;
+    this.top = 1;
+  }
+
+  get inputs() { return ["snap", "space", "colour", "theme", "match", "hidden"]; }
+  get yKey() { return /** @type {const} */ ("offsets"); }
+  get yLeast() { return 64; }
+  /** @returns {[number, number]} */
+  fullY() { return [0, this.top]; }
+  get inWeights() { return this.state.space === "weights"; }
+
+  build() {
+    const { snap, state } = this;
+    const { birth, death, offset, size, guard, space } = snap.t;
+    const wanted = this.inWeights ? snap.weightsSpace : snap.arenaSpace;
+    const scheme = schemeOf(state, this.theme);
+    const rects = makeRects(snap.n * 2);
+    let top = 0;
+    for (let row = 0; row < snap.n; row++) {
+      if (space[row] !== wanted || !(size[row] > 0)) continue;
+      const end = offset[row] + size[row];
+      pushRect(rects, birth[row], death[row] + 1, offset[row], end, 1 + scheme.of(row) + (scheme.dim(row) ? FADED : 0), 0, row);
+      if (end + guard[row] > top) top = end + guard[row];
+    }
+    this.slots = rects.n;
+    for (let row = 0; row < snap.n; row++) {
+      if (space[row] !== wanted || !guard[row] || !(size[row] > 0)) continue;
+      const end = offset[row] + size[row];
+      pushRect(rects, birth[row], death[row] + 1, end, end + guard[row], GUARD, GUARD_STRIPE, row);
+    }
+    this.rects = rects;
+    this.bound = this.inWeights ? 0 : Number(toBig(snap.meta.headline?.lower_bound));
+    this.extent = this.inWeights ? top : Math.max(top, Number(toBig(snap.meta.headline?.arena)));
+    this.top = Math.max(this.extent, this.bound, 1) * 1.06;
+    this.note.textContent = `${formatCount(this.slots)} slots · ${formatBytes(this.extent)}`;
+    this.element.querySelector("h2").textContent = this.inWeights ? "Weights" : "Arena";
+  }
+
+  paint() {
+    const { kx, ox, ky, oy } = this.transform();
+    this.renderer.rects(this.rects, kx, ox, ky, oy, schemeOf(this.state, this.theme).table);
+  }
+
+  yTicks() {
+    return roundTicks(this.y[0], this.y[1], Math.max(2, this.area.height / 36), true);
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  labels(context) {
+    const { left, top, height } = this.area;
+    context.fillStyle = this.theme.muted;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    for (const tick of this.yTicks()) {
+      const y = Math.min(Math.max(this.toY(tick), top + 5), top + height - 4);
+      context.fillText(formatTick(tick), left - 8, y);
+    }
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  decorate(context) {
+    this.slotTexts(context);
+    const { snap, state } = this;
+    if (this.bound > 0) this.level(context, this.bound, [5, 3]);
+    this.level(context, this.extent ?? 0, []);
+    this.levelTexts(context);
+    /** @param {number} row @param {string} colour @param {number} width @param {number[]} [dash] */
+    const frame = (row, colour, width, dash) => {
+      const { birth, death, offset, size, space, root } = snap.t;
+      const slot = size[row] > 0 ? row : root[row];
+      if (space[slot] !== (this.inWeights ? snap.weightsSpace : snap.arenaSpace) || !(size[slot] > 0)) return;
+      this.outline(context, [birth[slot], death[slot] + 1, offset[slot], offset[slot] + size[slot]], colour, width, dash);
+    };
+    if (state.selected >= 0) {
+      for (const row of snap.producers(state.selected).slice(0, 40)) frame(row, this.theme.muted, 1, [3, 2]);
+      frame(state.selected, this.theme.accent, 2);
+    }
+    if (state.hover >= 0 && state.hover !== state.selected) frame(state.hover, this.theme.ink, 1.5);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {number} bytes @param {number[]} dash */
+  level(context, bytes, dash) {
+    const y = Math.round(this.toY(bytes)) + 0.5;
+    context.setLineDash(dash);
+    context.strokeStyle = this.theme.ink;
+    context.beginPath();
+    context.moveTo(this.area.left, y);
+    context.lineTo(this.area.left + this.area.width, y);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  /** One text where the two lines are too close for two. @param {CanvasRenderingContext2D} context */
+  levelTexts(context) {
+    const extent = this.extent ?? 0;
+    const name = this.inWeights ? "weights" : "arena";
+    const y = this.toY(extent);
+    const below = this.toY(this.bound ?? 0);
+    const texts = [];
+    if (this.bound > 0 && this.bound === extent) texts.push({ text: `${name} = lower bound ${formatBytes(extent)}`, y });
+    else if (this.bound > 0 && Math.abs(below - y) < 15) {
+      texts.push({ text: `${name} ${formatBytes(extent)} · lower bound ${formatBytes(this.bound)}`, y: Math.min(y, below) });
+    } else {
+      texts.push({ text: `${name} ${formatBytes(extent)}`, y });
+      if (this.bound > 0) texts.push({ text: `lower bound ${formatBytes(this.bound)}`, y: below });
+    }
+    context.textAlign = "right";
+    context.textBaseline = "bottom";
+    for (const line of texts) {
+      if (line.y < this.area.top || line.y > this.area.top + this.area.height) continue;
+      const width = context.measureText(line.text).width;
+      const right = this.area.left + this.area.width - 4;
+      const bottom = Math.max(line.y - 2, this.area.top + 13);
+      context.fillStyle = this.theme.ground;
+      context.globalAlpha = 0.86;
+      context.fillRect(right - width - 4, bottom - 13, width + 8, 14);
+      context.globalAlpha = 1;
+      context.fillStyle = this.theme.ink;
+      context.fillText(line.text, right, bottom);
+    }
+  }
+
+  /** Names inside the slots that have room, largest budgeted first come. @param {CanvasRenderingContext2D} context */
+  slotTexts(context) {
+    const { snap, rects, area } = this;
+    const scheme = schemeOf(this.state, this.theme);
+    context.textAlign = "left";
+    let drawn = 0;
+    const [x0, x1] = this.x;
+    const wide = (34 * (x1 - x0)) / area.width;
+    const tall = (13 * (this.y[1] - this.y[0])) / area.height;
+    for (let i = 0; i < this.slots && drawn < MAX_LABELS; i++) {
+      if (rects.x1[i] - rects.x0[i] < wide || rects.y1[i] - rects.y0[i] < tall) continue;
+      const left = Math.max(this.toX(rects.x0[i]), area.left);
+      const right = Math.min(this.toX(rects.x1[i]), area.left + area.width);
+      const top = Math.max(this.toY(rects.y1[i]), area.top);
+      const bottom = Math.min(this.toY(rects.y0[i]), area.top + area.height);
+      const row = rects.row[i];
+      if (right - left < 34 || bottom - top < 13 || scheme.dim(row)) continue;
+      context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
+      const text = fitTail(context, shortName(snap.text("name", row)), right - left - 8);
+      const two = bottom - top >= 28;
+      context.textBaseline = two ? "top" : "middle";
+      context.fillText(text, left + 4, two ? top + 4 : (top + bottom) / 2);
+      const bytes = formatBytes(rects.y1[i] - rects.y0[i]);
+      if (two && context.measureText(bytes).width < right - left - 8) context.fillText(bytes, left + 4, top + 16);
+      drawn += 1;
+    }
+  }
+
+  /** Brute force over the columns; the last drawn wins, then the nearest within three pixels. @param {import("./plot.js").Point} at */
+  hit(at) {
+    const { rects } = this;
+    const x = this.fromX(at.x);
+    const y = this.fromY(at.y);
+    const slackX = (3 * (this.x[1] - this.x[0])) / this.area.width;
+    const slackY = (3 * (this.y[1] - this.y[0])) / this.area.height;
+    let near = -1;
+    let best = Infinity;
+    for (let i = rects.n - 1; i >= 0; i--) {
+      const outX = Math.max(rects.x0[i] - x, x - rects.x1[i], 0);
+      if (outX > slackX) continue;
+      const outY = Math.max(rects.y0[i] - y, y - rects.y1[i], 0);
+      if (outY > slackY) continue;
+      if (outX === 0 && outY === 0) return rects.row[i];
+      const distance = (outX / slackX) ** 2 + (outY / slackY) ** 2;
+      if (distance < best) {
+        best = distance;
+        near = rects.row[i];
+      }
+    }
+    return near;
+  }
+
+  describe() {
+    const { snap } = this;
+    const { birth, death, guard } = snap.t;
+    const lines = [
+      `${this.inWeights ? "weights" : "arena"} map: ${this.note.textContent}` +
+        (this.bound > 0 ? `, lower bound ${formatBytes(this.bound)}` : ""),
+      "offset..end  birth..death  name  bytes",
+    ];
+    const slots = Array.from({ length: this.slots }, (_, i) => i);
+    slots.sort((a, b) => this.rects.y0[a] - this.rects.y0[b] || this.rects.x0[a] - this.rects.x0[b]);
+    for (const i of slots.slice(0, TWIN_ROWS)) {
+      const row = this.rects.row[i];
+      lines.push(
+        `${this.rects.y0[i]}..${this.rects.y1[i]}  ${birth[row]}..${death[row]}  ${snap.text("name", row)}  ` +
+          `${this.rects.y1[i] - this.rects.y0[i]}${guard[row] ? ` + guard ${guard[row]}` : ""}`,
+      );
+    }
+    if (slots.length > TWIN_ROWS) lines.push(`… ${formatCount(slots.length - TWIN_ROWS)} more`);
+    return lines.join("\n");
+  }
+}

@@ -1,0 +1,183 @@
+// Owns the side panel: the selected tensor and why it lives, and what is live at the peak.
+
+import { el, swatch } from "./dom.js";
+import { FLAG_OPAQUE, FLAG_OUTPUT, FLAG_UNKNOWN } from "./data.js";
+import { formatBytes, formatCount, formatExact } from "./format.js";
+import { THEMES } from "./palette.js";
+import { schemeOf } from "./scheme.js";
+
+const LINKS = 12;
+const LIVE = 60;
+
+/** Lines that describe a row, shared by the panel, the tooltip and the text twin. @param {import("./data.js").Snapshot} snap @param {number} row @returns {[string, string][]} */
+export function factsOf(snap, row) {
+  const { t } = snap;
+  const slot = t.root[row];
+  const shared = slot !== row;
+  /** @type {[string, string][]} */
+  const facts = [
+    ["op", snap.text("op", row)],
+    ["shape", `${snap.text("shape", row)} ${snap.label("dtypes", t.dtype[row])}`.trim()],
+  ];
+  if (t.flags[row] & FLAG_UNKNOWN) facts.push(["bytes", "unknown size"]);
+  else if (t.size[row] > 0) facts.push(["bytes", `${formatBytes(t.size[row])} · ${formatExact(t.size[row])}`]);
+  else if (shared) facts.push(["bytes", `none of its own; its root has ${formatBytes(t.size[slot])}`]);
+  else facts.push(["bytes", "none: no slot"]);
+  const life = t.death[row] - t.birth[row] + 1;
+  facts.push(["live", `${formatCount(t.birth[row])} to ${formatCount(t.death[row])} · ${formatCount(life)} step${life === 1 ? "" : "s"}`]);
+  if (t.death[row] > t.last_read[row] && t.last_read[row] >= t.birth[row]) {
+    facts.push(["last read", `${formatCount(t.last_read[row])} · kept ${formatCount(t.death[row] - t.last_read[row])} longer`]);
+  }
+  if (t.size[row] > 0) {
+    facts.push(["offset", `${formatExact(t.offset[row])} · ${formatBytes(t.offset[row])}`]);
+    facts.push(["end", formatExact(t.offset[row] + t.size[row])]);
+    if (t.guard[row]) facts.push(["guard", formatExact(t.guard[row])]);
+  }
+  const place = snap.label("spaces", t.space[row]);
+  const kind = [snap.label("kinds", t.kind[row]), place && place !== "none" ? `in ${place}` : ""];
+  if (t.flags[row] & FLAG_OUTPUT) kind.push("graph output");
+  if (t.flags[row] & FLAG_OPAQUE) kind.push("opaque op");
+  facts.push(["kind", kind.filter(Boolean).join(", ")]);
+  if (snap.text("source", row)) facts.push(["source", snap.text("source", row)]);
+  return facts;
+}
+
+/** Each rule that keeps the row alive. @param {import("./data.js").Snapshot} snap @param {number} row */
+export function reasonsOf(snap, row) {
+  return Array.from(snap.extensionRows.of(row), (at) => ({
+    rule: snap.rule(snap.extensions.rule[at]),
+    cause: snap.extensions.cause[at],
+    old: snap.extensions.old[at],
+    now: snap.extensions.new[at],
+  }));
+}
+
+export class DetailsView {
+  /** @param {import("./store.js").Store} store */
+  constructor(store) {
+    this.store = store;
+    this.selected = el("section", { class: "rlx-selected", "aria-label": "Selected tensor", "data-panel": "selected" });
+    this.live = el("section", { class: "rlx-live", "aria-label": "Live at the peak", "data-panel": "live" });
+    this.twin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "details", "aria-label": "Selected tensor as text" });
+    this.element = el("div", { class: "rlx-details" }, this.selected, this.live, this.twin);
+    this.limit = LIVE;
+    this.stop = store.on((changed, state) => {
+      if (!state.snap) return;
+      if (["snap", "theme", "colour", "selected"].some((key) => changed.has(key))) this.buildSelected(state);
+      if (["snap", "theme", "colour"].some((key) => changed.has(key))) this.buildLive(state);
+      if (changed.has("selected")) this.markLive(state.selected);
+    });
+  }
+
+  /** @param {import("./store.js").State} state */
+  buildSelected(state) {
+    const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
+    const row = state.selected;
+    if (row < 0 || row >= snap.n) {
+      this.selected.replaceChildren(el("h2", {}, "Selected"),
+        el("p", { class: "rlx-hint" }, "Click a bar or a slot, search above, or step through with j and k."));
+      this.twin.textContent = "nothing selected";
+      return;
+    }
+    const scheme = schemeOf(state, THEMES[state.theme]);
+    const list = el("dl", { class: "rlx-pairs" });
+    for (const [name, value] of factsOf(snap, row)) list.append(el("dt", {}, name), el("dd", {}, value));
+    const reasons = reasonsOf(snap, row);
+    const why = reasons.map((reason) =>
+      el("li", {}, el("b", {}, reason.rule.name), ` ${formatCount(reason.old)} → ${formatCount(reason.now)}`,
+        reason.cause !== row && reason.cause < snap.n ? el("span", {}, ", because of ", this.link(snap, reason.cause)) : null,
+        el("div", { class: "rlx-hint" }, reason.rule.doc)));
+    this.selected.replaceChildren(...[
+      el("h2", {}, "Selected",
+        el("button", { type: "button", class: "rlx-icon", title: "Zoom to it (f)", "aria-label": "Zoom to the selected tensor",
+          onclick: () => this.store.set({ focus: (this.store.state.focus ?? 0) + 1 }) }, "⌖"),
+        el("button", { type: "button", class: "rlx-icon", title: "Clear (Escape)", "aria-label": "Clear the selection",
+          onclick: () => this.store.set({ selected: -1 }) }, "×")),
+      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), el("span", {}, snap.text("name", row))),
+      list,
+      reasons.length ? el("h3", {}, "Kept alive by") : null,
+      reasons.length ? el("ul", { class: "rlx-why" }, ...why) : null,
+      ...this.links(snap, "Root", snap.t.root[row] === row ? [] : [snap.t.root[row]]),
+      ...this.links(snap, "Views", Array.from(snap.viewRows.of(row))),
+      ...this.links(snap, "Made from", snap.producers(row)),
+      ...this.links(snap, "Read by", snap.consumers(row)),
+    ].filter((part) => part !== null));
+    const names = (/** @type {number[]} */ rows) => rows.map((one) => snap.text("name", one)).join(", ") || "nothing";
+    this.twin.textContent = [
+      snap.text("name", row),
+      ...factsOf(snap, row).map(([name, value]) => `${name}: ${value}`),
+      ...reasons.map((r) => `kept alive by ${r.rule.name} (${r.old} → ${r.now}) because of ${snap.text("name", r.cause)}: ${r.rule.doc}`),
+      `made from: ${names(snap.producers(row))}`,
+      `read by: ${names(snap.consumers(row))}`,
+    ].join("\n");
+  }
+
+  /** @param {import("./data.js").Snapshot} snap @param {number} row */
+  link(snap, row) {
+    return el("button", {
+      type: "button", class: "rlx-link", "data-row": row, title: snap.text("name", row),
+      onclick: () => this.store.set({ selected: row }),
+      onpointerenter: () => this.store.set({ hover: row }),
+      onpointerleave: () => this.store.set({ hover: -1 }),
+    }, snap.text("name", row) || `row ${row}`);
+  }
+
+  /** @param {import("./data.js").Snapshot} snap @param {string} title @param {number[]} rows */
+  links(snap, title, rows) {
+    if (!rows.length) return [];
+    const list = el("ul", { class: "rlx-links" }, ...rows.slice(0, LINKS).map((row) => el("li", {}, this.link(snap, row))));
+    if (rows.length > LINKS) {
+      const more = el("button", { type: "button", class: "rlx-more", onclick: () => {
+        more.parentElement.remove();
+        for (const row of rows.slice(LINKS)) list.append(el("li", {}, this.link(snap, row)));
+      } }, `… ${formatCount(rows.length - LINKS)} more`);
+      list.append(el("li", {}, more));
+    }
+    return [el("h3", {}, title, el("span", { class: "rlx-count" }, ` ${formatCount(rows.length)}`)), list];
+  }
+
+  /** @param {import("./store.js").State} state */
+  buildLive(state) {
+    const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
+    const step = snap.meta.headline?.peak_step ?? 0;
+    const rows = snap.n ? snap.liveAt(step) : [];
+    const scheme = schemeOf(state, THEMES[state.theme]);
+    const most = rows.length ? snap.t.size[rows[0]] : 1;
+    const list = el("ol", { class: "rlx-bars" });
+    const add = (/** @type {number[]} */ some) => {
+      for (const row of some) {
+        const bar = el("i", { "aria-hidden": "true" });
+        bar.style.width = `${Math.max(1, (snap.t.size[row] / most) * 100)}%`;
+        bar.style.background = scheme.colours[scheme.of(row)];
+        list.append(el("li", {}, el("button", {
+          type: "button", "data-row": row, title: snap.text("name", row),
+          onclick: () => this.store.set({ selected: this.store.state.selected === row ? -1 : row }),
+          onpointerenter: () => this.store.set({ hover: row }),
+          onpointerleave: () => this.store.set({ hover: -1 }),
+        }, el("span", { class: "rlx-bar-name" }, el("bdi", {}, snap.text("name", row))), el("b", {}, formatBytes(snap.t.size[row])), bar)));
+      }
+    };
+    add(rows.slice(0, LIVE));
+    const more = rows.length > LIVE ? el("button", { type: "button", class: "rlx-more", onclick: () => {
+      more.remove();
+      add(rows.slice(LIVE, LIVE + 2000));
+      if (rows.length > LIVE + 2000) list.append(el("li", { class: "rlx-hint" }, `… ${formatCount(rows.length - LIVE - 2000)} more`));
+    } }, `… ${formatCount(rows.length - LIVE)} more`) : null;
+    this.live.replaceChildren(
+      el("h2", {}, "Live at the peak", el("span", { class: "rlx-count" }, rows.length ? ` step ${formatCount(step)} · ${formatCount(rows.length)}` : "")),
+      rows.length ? list : el("p", { class: "rlx-hint" }, "Nothing lives in the arena."));
+    if (more) this.live.append(more);
+    this.markLive(state.selected);
+  }
+
+  /** @param {number} selected */
+  markLive(selected) {
+    for (const button of this.live.querySelectorAll("button[data-row]")) {
+      button.classList.toggle("rlx-on", Number(button.dataset.row) === selected);
+    }
+  }
+
+  close() {
+    this.stop();
+  }
+}

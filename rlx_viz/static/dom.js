@@ -1,0 +1,50 @@
+// Owns making elements. Text goes in as text nodes only: names in a model are untrusted.
+
+/**
+ * An element. `attributes` may hold `class`, `on…` listeners and plain attributes; false and null are left out.
+ * @param {string} tag
+ * @param {Record<string, any>} [attributes]
+ * @param {...(Node | string | number | null | undefined | false)} children
+ * @returns {any}
+ */
+export function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : String(child));
+  }
+  return node;
+}
+
+/** A small square of colour for legends and lists. @param {string} colour */
+export function swatch(colour) {
+  const node = el("i", { class: "rlx-swatch", "aria-hidden": "true" });
+  node.style.background = colour;
+  return node;
+}
+
+/** The end of `text` that fits in `width` pixels; the tail of a scoped name tells most. @param {CanvasRenderingContext2D} context @param {string} text @param {number} width */
+export function fitTail(context, text, width) {
+  if (text.length * 4 < width && context.measureText(text).width <= width) return text;
+  if (width < 14) return "";
+  let low = 0;
+  let high = Math.min(text.length, Math.ceil(width / 2));
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(`…${text.slice(-middle)}`).width <= width) low = middle;
+    else high = middle - 1;
+  }
+  if (low >= text.length) return text;
+  return low > 1 ? `…${text.slice(-low)}` : "";
+}
+
+/** Last component of a scoped name. @param {string} name */
+export function shortName(name) {
+  const parts = name.split("/").filter(Boolean);
+  return parts[parts.length - 1] ?? name;
+}

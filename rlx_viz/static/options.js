@@ -1,0 +1,68 @@
+// Owns the planner's options: toggles that re-plan with a live kernel, a plain list in a report.
+
+import { el } from "./dom.js";
+
+export class OptionsView {
+  /** @param {import("./store.js").Store} store @param {((name: string, value: unknown) => void) | undefined} request */
+  constructor(store, request) {
+    this.request = request;
+    this.body = el("div", { class: "rlx-option-list" });
+    this.count = el("span", { class: "rlx-count" });
+    this.element = el("details", { class: "rlx-options", "data-panel": "options" },
+      el("summary", {}, el("h2", {}, "Options", this.count)), this.body);
+    this.element.open = Boolean(request);
+    this.stop = store.on((changed, state) => {
+      // A failed re-plan puts the controls back to the plan on screen.
+      if (state.snap && (changed.has("snap") || changed.has("error"))) this.build(state.snap);
+    });
+  }
+
+  /** @param {import("./data.js").Snapshot} snap */
+  build(snap) {
+    /** @type {any[]} */
+    const options = snap.meta.options ?? [];
+    this.element.hidden = options.length === 0;
+    const changed = options.filter((option) => option.changed).length;
+    this.count.textContent = changed ? ` ${changed} changed` : "";
+    const active = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.option : "";
+    const children = [];
+    let group = "";
+    for (const option of options) {
+      if (option.group && option.group !== group) children.push(el("h3", {}, option.group));
+      group = option.group ?? "";
+      children.push(this.row(option));
+    }
+    this.body.replaceChildren(...children);
+    if (active) {
+      for (const control of this.body.querySelectorAll("[data-option]")) if (control.dataset.option === active) control.focus();
+    }
+  }
+
+  /** @param {any} option */
+  row(option) {
+    const send = (/** @type {unknown} */ value) => this.request?.(option.name, value);
+    /** @type {any} */
+    let control;
+    const common = { "data-option": option.name, disabled: !this.request, "aria-label": option.name };
+    if (option.type === "bool") {
+      control = el("input", { ...common, type: "checkbox", onchange: () => send(control.checked) });
+      control.checked = Boolean(option.value);
+    } else if (option.type === "choice") {
+      control = el("select", { ...common, onchange: () => send(control.value) },
+        ...(option.choices ?? []).map((/** @type {string} */ one) => el("option", { value: one }, one)));
+      control.value = option.value;
+    } else {
+      control = el("input", { ...common, type: "number", value: option.value, onchange: () => {
+        if (control.value !== "") send(Number(control.value));
+      } });
+    }
+    return el("label", { class: `rlx-option${option.changed ? " rlx-changed" : ""}`, title: option.help ?? "" },
+      option.type === "bool" ? control : null, el("span", {}, option.name),
+      option.changed ? el("em", {}, `default ${option.type === "bool" ? (option.default ? "on" : "off") : option.default}`) : null,
+      option.type === "bool" ? null : control);
+  }
+
+  close() {
+    this.stop();
+  }
+}

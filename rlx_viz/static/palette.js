@@ -1,0 +1,125 @@
+// Owns every colour that canvases draw with: Okabe–Ito hues, which stay apart for colour-vision deficiency.
+
+/** @typedef {{name: string, ink: string, muted: string, line: string, faint: string, accent: string, ground: string, colours: Record<string, string>, spare: string[]}} Theme */
+
+/** @type {Record<string, Theme>} */
+export const THEMES = {
+  light: {
+    name: "light",
+    ink: "#1a1e23",
+    muted: "#5c6570",
+    line: "#c9ced4",
+    faint: "#edeff2",
+    accent: "#c2185b",
+    ground: "#ffffff",
+    colours: {
+      blue: "#0072b2",
+      green: "#009e73",
+      vermillion: "#d55e00",
+      purple: "#cc79a7",
+      sky: "#56b4e9",
+      orange: "#e69f00",
+      yellow: "#d8c81c",
+      slate: "#8b95a1",
+      dark: "#4b5563",
+      brown: "#8c5a2b",
+    },
+    spare: ["#7a6bb5", "#6f9e3f", "#a8b2bd", "#b98b5e"],
+  },
+  dark: {
+    name: "dark",
+    ink: "#e7eaee",
+    muted: "#98a2ae",
+    line: "#3a424b",
+    faint: "#23292f",
+    accent: "#ff7eb6",
+    ground: "#15181c",
+    colours: {
+      blue: "#2b8fd6",
+      green: "#12b886",
+      vermillion: "#e8702a",
+      purple: "#d58cb5",
+      sky: "#7cc7f0",
+      orange: "#eda922",
+      yellow: "#e9dc54",
+      slate: "#77828e",
+      dark: "#aab4bf",
+      brown: "#b07a48",
+    },
+    spare: ["#9a8cd6", "#8dbb5c", "#5d6772", "#cfa376"],
+  },
+};
+
+/** A family keeps its colour in every model, so that pictures can be compared. */
+const FIXED = {
+  matmul: "blue",
+  linear: "blue",
+  conv: "green",
+  attention: "vermillion",
+  norm: "purple",
+  elementwise: "sky",
+  activation: "sky",
+  activations: "sky",
+  reduce: "orange",
+  reduction: "orange",
+  indexing: "yellow",
+  structure: "slate",
+  view: "slate",
+  boundary: "dark",
+  input: "dark",
+  inputs: "dark",
+  custom: "brown",
+  constant: "orange",
+  constants: "orange",
+  param: "blue",
+  params: "blue",
+  packs: "green",
+  weights: "blue",
+  scratch: "orange",
+  padding: "slate",
+  elided: "yellow",
+};
+
+/**
+ * One colour per name: the fixed one where there is one, else the next unused.
+ * @param {string[]} names @param {Theme} theme @returns {string[]}
+ */
+export function coloursFor(names, theme) {
+  const taken = new Set();
+  const fixed = names.map((name) => {
+    const key = /** @type {Record<string, string>} */ (FIXED)[name.toLowerCase()];
+    if (!key || taken.has(key)) return "";
+    taken.add(key);
+    return theme.colours[key];
+  });
+  const free = Object.entries(theme.colours).filter(([key]) => !taken.has(key)).map(([, colour]) => colour);
+  const rest = [...free, ...theme.spare];
+  let next = 0;
+  return fixed.map((colour) => colour || rest[next++ % rest.length]);
+}
+
+/** @param {string} hex @returns {[number, number, number]} */
+function channels(hex) {
+  const value = Number.parseInt(hex.slice(1), 16);
+  return [(value >> 16) & 255, (value >> 8) & 255, value & 255];
+}
+
+/** `share` of `hex` over `ground`. @param {string} hex @param {string} ground @param {number} share */
+export function mixColours(hex, ground, share) {
+  const over = channels(hex);
+  const under = channels(ground);
+  const mixed = over.map((value, i) => Math.round(value * share + under[i] * (1 - share)));
+  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** The colour as one little-endian RGBA pixel. @param {string} hex */
+export function toPixel(hex) {
+  const [r, g, b] = channels(hex);
+  return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+}
+
+/** Black or white, whichever reads better on `hex`. @param {string} hex */
+export function inkOn(hex) {
+  const [r, g, b] = channels(hex);
+  return r * 0.299 + g * 0.587 + b * 0.114 > 140 ? "#111418" : "#ffffff";
+}

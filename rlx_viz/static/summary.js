@@ -1,0 +1,119 @@
+// Owns the headline: the number to allocate and its parts, what reuse saved, the peak, and what to distrust.
+
+import { el, swatch } from "./dom.js";
+import { formatBytes, formatCount, formatExact, formatShare, toBig } from "./format.js";
+import { THEMES, coloursFor } from "./palette.js";
+
+const PARTS = ["weights", "activations", "scratch", "padding"];
+
+export class SummaryView {
+  /** @param {import("./store.js").Store} store */
+  constructor(store) {
+    this.store = store;
+    this.twin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "summary", "aria-label": "Summary as text" });
+    this.content = el("div", { class: "rlx-summary-content" });
+    this.element = el("section", { class: "rlx-summary", "aria-label": "Summary" }, this.content, this.twin);
+    this.stop = store.on((changed, state) => {
+      if (state.snap && (changed.has("snap") || changed.has("theme"))) this.build(state);
+    });
+  }
+
+  /** @param {import("./store.js").State} state */
+  build(state) {
+    const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
+    const head = snap.meta.headline ?? {};
+    const least = head.unknown > 0 ? "≥ " : "";
+    const total = toBig(head.allocate);
+    const colours = coloursFor(PARTS, THEMES[state.theme]);
+    const parts = PARTS.map((name, i) => ({ name, bytes: toBig(head[name]), colour: colours[i] }));
+
+    const bar = el("div", { class: "rlx-stack", "aria-hidden": "true" });
+    for (const part of parts) {
+      if (part.bytes <= 0n) continue;
+      const piece = el("i", { title: `${part.name} ${formatBytes(part.bytes)}` });
+      piece.style.background = part.colour;
+      piece.style.flexGrow = String(Math.max(Number((part.bytes * 10000n) / (total || 1n)), 15));
+      bar.append(piece);
+    }
+    const legend = parts.map((part) =>
+      el("span", { class: "rlx-part", title: formatExact(part.bytes) }, swatch(part.colour),
+        el("span", {}, part.name), el("b", {}, formatBytes(part.bytes))));
+
+    const main = el("div", { class: "rlx-allocate" },
+      el("div", { class: "rlx-fact-name" }, "Allocate"),
+      el("div", { class: "rlx-number", "data-fact": "allocate" }, `${least}${formatBytes(total)}`),
+      el("div", { class: "rlx-exact" }, `${least}${formatExact(total)}`));
+    const stack = el("div", { class: "rlx-parts" }, bar, el("div", { class: "rlx-part-row" }, ...legend));
+
+    const arena = toBig(head.arena);
+    const bound = toBig(head.lower_bound);
+    const naive = toBig(head.naive);
+    const gap = arena - bound;
+    const top = snap.n && Number.isInteger(head.peak_step) ? snap.liveAt(head.peak_step)[0] : undefined;
+    const facts = el("dl", { class: "rlx-facts" },
+      fact("arena", "Arena", `${least}${formatBytes(arena)}`, "activations, placed"),
+      fact("naive", "Without reuse", `${least}${formatBytes(naive)}`, formatExact(naive)),
+      fact("saved", "Saved", formatBytes(head.saved), `${formatShare(toBig(head.saved), naive)} of it`),
+      fact("peak", "Peak", `${least}${formatBytes(head.peak_bytes)}`,
+        snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps",
+        top === undefined ? undefined : () => this.goToPeak(head.peak_step, top)),
+      fact("lower_bound", "Lower bound", `${least}${formatBytes(bound)}`,
+        gap === 0n || head.optimal ? "reached: optimal" : `arena is ${formatShare(gap, bound)} above`));
+
+    const lines = [];
+    if (head.unknown > 0) {
+      lines.push(note("warn", `${formatCount(head.unknown)} of unknown size, totals are lower limits`, head.unknown_names ?? []));
+    }
+    const unsupported = Object.entries(snap.meta.unsupported ?? {});
+    if (unsupported.length) {
+      const count = unsupported.reduce((sum, [, k]) => sum + Number(k), 0);
+      lines.push(note("warn", `${formatCount(count)} opaque op${count === 1 ? "" : "s"}`, unsupported.map(([op, k]) => `${op} × ${k}`)));
+    }
+    const notes = snap.meta.notes ?? [];
+    if (notes.length) lines.push(note("info", `${formatCount(notes.length)} note${notes.length === 1 ? "" : "s"}`, notes));
+    const remarks = el("div", { class: "rlx-remarks" }, ...lines);
+
+    this.content.replaceChildren(main, stack, facts, remarks);
+    this.twin.textContent = [
+      `allocate ${least}${formatBytes(total)} (${formatExact(total)})`,
+      ...parts.map((part) => `  ${part.name} ${formatBytes(part.bytes)} (${formatExact(part.bytes)})`),
+      `arena ${formatExact(arena)}`,
+      `without reuse ${formatExact(naive)}`,
+      `saved ${formatExact(head.saved)} (${formatShare(toBig(head.saved), naive)})`,
+      `peak ${formatExact(head.peak_bytes)} at step ${head.peak_step}`,
+      `lower bound ${formatExact(bound)}, gap ${formatExact(gap)}${head.optimal ? ", optimal" : ""}`,
+      `tensors ${formatCount(snap.n)}, of unknown size ${head.unknown ?? 0}`,
+      ...(head.unknown_names ?? []).map((/** @type {string} */ name) => `  unknown size: ${name}`),
+      ...unsupported.map(([op, k]) => `unsupported ${op} × ${k}`),
+      ...notes.map((/** @type {string} */ text) => `note: ${text}`),
+    ].join("\n");
+  }
+
+  /** @param {number} step @param {number} top */
+  goToPeak(step, top) {
+    const { snap } = this.store.state;
+    const span = Math.max(20, Math.round((snap?.steps ?? 1) / 12));
+    const low = Math.max(0, Math.min(step - span / 2, (snap?.steps ?? 1) - span));
+    this.store.set({ x: span < (snap?.steps ?? 1) ? [low, low + span] : null, selected: top });
+  }
+
+  close() {
+    this.stop();
+  }
+}
+
+/** @param {string} key @param {string} name @param {string} value @param {string} detail @param {() => void} [action] */
+function fact(key, name, value, detail, action) {
+  const shown = action
+    ? el("button", { type: "button", class: "rlx-link", onclick: action, title: "Zoom to the peak" }, value)
+    : value;
+  return el("div", { "data-fact": key }, el("dt", {}, name), el("dd", {}, shown, el("small", {}, detail)));
+}
+
+/** @param {string} kind @param {string} title @param {string[]} items */
+function note(kind, title, items) {
+  const limit = 200;
+  const list = el("ul", {}, ...items.slice(0, limit).map((text) => el("li", {}, text)));
+  if (items.length > limit) list.append(el("li", {}, `… ${formatCount(items.length - limit)} more`));
+  return el("details", { class: `rlx-remark rlx-${kind}` }, el("summary", {}, title), list);
+}

@@ -1,0 +1,84 @@
+// Owns the tooltip: what is under the pointer, kept inside the explorer's edges.
+
+import { el, swatch } from "./dom.js";
+import { factsOf, reasonsOf } from "./details.js";
+import { formatBytes, formatCount } from "./format.js";
+import { THEMES } from "./palette.js";
+import { schemeOf } from "./scheme.js";
+
+export class Tooltip {
+  /** @param {import("./store.js").Store} store @param {HTMLElement} root @param {Record<string, import("./plot.js").Plot>} plots */
+  constructor(store, root, plots) {
+    this.root = root;
+    this.plots = plots;
+    this.element = el("div", { class: "rlx-tip", role: "tooltip", hidden: true });
+    this.shown = "";
+    this.stop = store.on((changed, state) => {
+      if (["hover", "hoverStep", "pointer", "at", "snap", "x"].some((key) => changed.has(key))) this.update(state);
+    });
+  }
+
+  /** @param {import("./store.js").State} state */
+  update(state) {
+    const { snap, at } = state;
+    const plot = this.plots[state.pointer];
+    const row = state.hover;
+    const curve = state.pointer === "occupancy" && state.hoverStep >= 0;
+    if (!snap || !plot || !at || (row < 0 && !curve)) {
+      this.element.hidden = true;
+      this.shown = "";
+      return;
+    }
+    const key = `${state.rev} ${row} ${curve ? state.hoverStep : ""} ${state.colour} ${state.theme}`;
+    if (key !== this.shown) {
+      this.shown = key;
+      if (row >= 0) this.fillRow(state, row);
+      else this.fillStep(snap, state.hoverStep);
+    }
+    this.element.hidden = false;
+    this.place(plot, at);
+  }
+
+  /** @param {import("./store.js").State} state @param {number} row */
+  fillRow(state, row) {
+    const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
+    const scheme = schemeOf(state, THEMES[state.theme]);
+    const list = el("dl", { class: "rlx-pairs" });
+    for (const [name, value] of factsOf(snap, row)) list.append(el("dt", {}, name), el("dd", {}, value));
+    const rules = [...new Set(reasonsOf(snap, row).map((reason) => reason.rule.name))];
+    if (rules.length) list.append(el("dt", {}, "kept by"), el("dd", {}, rules.join(", ")));
+    this.element.replaceChildren(
+      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), el("span", {}, snap.text("name", row))), list);
+  }
+
+  /** @param {import("./data.js").Snapshot} snap @param {number} step */
+  fillStep(snap, step) {
+    const columns = snap.tables.occupancy?.columns ?? {};
+    const row = snap.step.indexOf(step);
+    const list = el("dl", { class: "rlx-pairs" });
+    if (row >= 0) list.append(el("dt", {}, "makes"), el("dd", {}, `${snap.text("name", row)} · ${snap.text("op", row)}`));
+    list.append(el("dt", {}, "live"), el("dd", {}, formatBytes(columns.live?.[step] ?? 0)));
+    for (const name of snap.meta.classes ?? []) {
+      if (columns[name]?.[step] > 0) list.append(el("dt", {}, name), el("dd", {}, formatBytes(columns[name][step])));
+    }
+    this.element.replaceChildren(el("div", { class: "rlx-name" }, el("span", {}, `Step ${formatCount(step)}`)), list);
+  }
+
+  /** @param {import("./plot.js").Plot} plot @param {import("./plot.js").Point} at */
+  place(plot, at) {
+    const bounds = this.root.getBoundingClientRect();
+    const view = plot.over.getBoundingClientRect();
+    const x = view.left - bounds.left + at.x;
+    const y = view.top - bounds.top + at.y;
+    const width = this.element.offsetWidth;
+    const height = this.element.offsetHeight;
+    const left = x + 14 + width > bounds.width - 6 ? x - 14 - width : x + 14;
+    const top = y + 14 + height > bounds.height - 6 ? y - 10 - height : y + 14;
+    this.element.style.left = `${Math.max(6, left)}px`;
+    this.element.style.top = `${Math.max(6, top)}px`;
+  }
+
+  close() {
+    this.stop();
+  }
+}
