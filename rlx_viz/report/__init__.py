@@ -53,7 +53,9 @@ def render_html(doc: ColumnDocument, *, title: str) -> str:
     # Our own code goes in raw, so it must not be able to end its element early.
     for name, text, tag in (("script", script, "script"), ("style", style, "style")):
         if re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
-            raise ReportError(f"the front end's {name} contains </{tag} or <!--, which would end it in a page")
+            raise ReportError(
+                f"the front end's {name} contains </{tag} or <!--, which would end it in a page"
+            )
     return _template().render(
         title=title,
         script=Markup(script),
@@ -102,7 +104,7 @@ def _payload(doc: ColumnDocument) -> str:
     header, buffer = doc.pack()
     text = header.encode("utf-8")
     head = struct.pack("<I", len(text)) + text
-    return base64.b64encode(zlib.compress(head + bytes(-len(head) % ALIGNMENT) + buffer, 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(head + bytes(-len(head) % ALIGNMENT) + buffer, 6)).decode("ascii")
 
 
 def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -123,7 +125,12 @@ def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _footer(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
     footer = meta.get("footer", {})
-    for key, label in (("model_hash", "model"), ("version", "rlx-viz"), ("options", "options"), ("command", "command")):
+    for key, label in (
+        ("model_hash", "model"),
+        ("version", "rlx-viz"),
+        ("options", "options"),
+        ("command", "command"),
+    ):
         if footer.get(key):
             yield label, str(footer[key])
 

@@ -1,6 +1,6 @@
 // Owns the arena map: offset over step, one rectangle per slot, guards apart, gaps left open.
 
-import { fitTail, shortName } from "./dom.js";
+import { fitHead, shortName } from "./dom.js";
 import { formatBytes, formatCount, formatTick, roundTicks, toBig } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
@@ -18,6 +18,7 @@ export class ArenaView extends Plot {
     });
     this.axis = true;
     this.rects = makeRects(0);
+    this.guards = makeRects(0);
     this.slots = 0;
     this.top = 1;
   }
@@ -34,7 +35,8 @@ export class ArenaView extends Plot {
     const { birth, death, offset, size, guard, space } = snap.t;
     const wanted = this.inWeights ? snap.weightsSpace : snap.arenaSpace;
     const scheme = schemeOf(state, this.theme);
-    const rects = makeRects(snap.n * 2);
+    const rects = makeRects(snap.n);
+    const guards = makeRects(snap.n);
     let top = 0;
     for (let row = 0; row < snap.n; row++) {
       if (space[row] !== wanted || !(size[row] > 0)) continue;
@@ -42,13 +44,13 @@ export class ArenaView extends Plot {
       pushRect(rects, birth[row], death[row] + 1, offset[row], end, 1 + scheme.of(row) + (scheme.dim(row) ? FADED : 0), 0, row);
       if (end + guard[row] > top) top = end + guard[row];
     }
-    this.slots = rects.n;
-    for (let row = 0; row < snap.n; row++) {
-      if (space[row] !== wanted || !guard[row] || !(size[row] > 0)) continue;
-      const end = offset[row] + size[row];
-      pushRect(rects, birth[row], death[row] + 1, end, end + guard[row], GUARD, GUARD_STRIPE, row);
+    for (let i = 0; i < rects.n; i++) {
+      const row = rects.row[i];
+      if (guard[row]) pushRect(guards, rects.x0[i], rects.x1[i], rects.y1[i], rects.y1[i] + guard[row], GUARD, GUARD_STRIPE, row);
     }
+    this.slots = rects.n;
     this.rects = rects;
+    this.guards = guards;
     this.bound = this.inWeights ? 0 : Number(toBig(snap.meta.headline?.lower_bound));
     this.extent = this.inWeights ? top : Math.max(top, Number(toBig(snap.meta.headline?.arena)));
     this.top = Math.max(this.extent, this.bound, 1) * 1.06;
@@ -58,7 +60,10 @@ export class ArenaView extends Plot {
 
   paint() {
     const { kx, ox, ky, oy } = this.transform();
-    this.renderer.rects(this.rects, kx, ox, ky, oy, schemeOf(this.state, this.theme).table);
+    const { table } = schemeOf(this.state, this.theme);
+    this.renderer.rects(this.rects, kx, ox, ky, oy, table);
+    // A guard thinner than a pixel would hide the slots beside it.
+    this.renderer.rects(this.guards, kx, ox, ky, oy, table, 1);
   }
 
   yTicks() {
@@ -158,12 +163,13 @@ export class ArenaView extends Plot {
       const row = rects.row[i];
       if (right - left < 34 || bottom - top < 13 || scheme.dim(row)) continue;
       context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
-      const text = fitTail(context, shortName(snap.text("name", row)), right - left - 8);
-      const two = bottom - top >= 28;
+      const text = fitHead(context, shortName(snap.text("name", row)), right - left - 8);
+      const two = bottom - top >= 32;
       context.textBaseline = two ? "top" : "middle";
       context.fillText(text, left + 4, two ? top + 4 : (top + bottom) / 2);
       const bytes = formatBytes(rects.y1[i] - rects.y0[i]);
-      if (two && context.measureText(bytes).width < right - left - 8) context.fillText(bytes, left + 4, top + 16);
+      if (!text) continue;
+      if (two && context.measureText(bytes).width < right - left - 8) context.fillText(bytes, left + 4, top + 17);
       drawn += 1;
     }
   }

@@ -1,6 +1,6 @@
 // Owns the side panel: the selected tensor and why it lives, and what is live at the peak.
 
-import { el, swatch } from "./dom.js";
+import { el, swatch, wrappingName } from "./dom.js";
 import { FLAG_OPAQUE, FLAG_OUTPUT, FLAG_UNKNOWN } from "./data.js";
 import { formatBytes, formatCount, formatExact } from "./format.js";
 import { THEMES } from "./palette.js";
@@ -89,11 +89,11 @@ export class DetailsView {
         el("div", { class: "rlx-hint" }, reason.rule.doc)));
     this.selected.replaceChildren(...[
       el("h2", {}, "Selected",
-        el("button", { type: "button", class: "rlx-icon", title: "Zoom to it (f)", "aria-label": "Zoom to the selected tensor",
-          onclick: () => this.store.set({ focus: (this.store.state.focus ?? 0) + 1 }) }, "⌖"),
+        el("button", { type: "button", class: "rlx-icon rlx-word", title: "Zoom to it (f)", "aria-label": "Zoom to the selected tensor",
+          onclick: () => this.store.set({ focus: (this.store.state.focus ?? 0) + 1 }) }, "zoom"),
         el("button", { type: "button", class: "rlx-icon", title: "Clear (Escape)", "aria-label": "Clear the selection",
           onclick: () => this.store.set({ selected: -1 }) }, "×")),
-      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), el("span", {}, snap.text("name", row))),
+      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), wrappingName(snap.text("name", row))),
       list,
       reasons.length ? el("h3", {}, "Kept alive by") : null,
       reasons.length ? el("ul", { class: "rlx-why" }, ...why) : null,

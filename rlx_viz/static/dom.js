@@ -43,8 +43,23 @@ export function fitTail(context, text, width) {
   return low > 1 ? `…${text.slice(-low)}` : "";
 }
 
-/** Last component of a scoped name. @param {string} name */
+/** The start of `text` that fits in `width` pixels. @param {CanvasRenderingContext2D} context @param {string} text @param {number} width */
+export function fitHead(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let length = Math.min(text.length, Math.floor(width / 4));
+  while (length > 2 && context.measureText(`${text.slice(0, length)}…`).width > width) length -= 1;
+  return length > 2 ? `${text.slice(0, length)}…` : "";
+}
+
+/** Last component of a scoped name, without the "_output_0" that exporters append. @param {string} name */
 export function shortName(name) {
-  const parts = name.split("/").filter(Boolean);
+  const parts = name.replace(/_output_\d+$/, "").split("/").filter(Boolean);
   return parts[parts.length - 1] ?? name;
+}
+
+/** A name that may wrap after its separators. @param {string} name */
+export function wrappingName(name) {
+  const node = el("span");
+  for (const part of name.split(/(?<=[/._:])/)) node.append(part, document.createElement("wbr"));
+  return node;
 }

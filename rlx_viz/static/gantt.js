@@ -6,9 +6,10 @@ import { formatBytes, formatCount, roundTicks } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
 import { makeRects, pushRect } from "./raster.js";
+import { clampRange } from "./viewport.js";
 import { FADED, FADED_LIGHT, LIGHT, schemeOf } from "./scheme.js";
 
-const LABEL_ROW = 11;
+const LABEL_ROW = 10;
 
 export class GanttView extends Plot {
   /** @param {import("./store.js").Store} store @param {() => boolean} wheelAllowed */
@@ -30,6 +31,50 @@ export class GanttView extends Plot {
   /** @returns {[number, number]} */
   fullY() { return [0, Math.max(this.order.length, 1)]; }
 
+  /**
+   * Until rows are zoomed by hand, rows sorted by birth follow the steps: those born in view.
+   * @returns {[number, number]}
+   */
+  get y() {
+    const { rows, x, sort } = this.state;
+    if (rows || !x || sort !== "birth" || this.order.length < 4) return rows ?? this.fullY();
+    const low = this.firstBorn(x[0]);
+    const high = Math.max(this.firstBorn(x[1]), low + 1);
+    const pad = Math.max(0.5, (this.yLeast - (high - low)) / 2);
+    return clampRange([low - pad, high + pad], this.fullY()) ?? this.fullY();
+  }
+
+  /** First row whose root is born at or after `step`. @param {number} step */
+  firstBorn(step) {
+    const { birth, root } = this.snap.t;
+    let low = 0;
+    let high = this.order.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (birth[root[this.order[middle]]] < step) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** Rows live in the steps in view that lie above the first or below the last row shown. */
+  outside() {
+    const { birth, death } = this.snap.t;
+    const [x0, x1] = this.x;
+    const [y0, y1] = this.y;
+    let above = 0;
+    let below = 0;
+    if (!this.state.x && !this.state.rows) return { above, below };
+    for (let y = 0; y < this.order.length; y++) {
+      if (y + 1 > y0 && y < y1) continue;
+      const row = this.order[y];
+      if (birth[row] >= x1 || death[row] + 1 <= x0) continue;
+      if (y < y0) above += 1;
+      else below += 1;
+    }
+    return { above, below };
+  }
+
   build() {
     const { snap, state } = this;
     const { birth, last_read, death, root } = snap.t;
@@ -37,9 +82,15 @@ export class GanttView extends Plot {
     this.rowOf = new Int32Array(snap.n).fill(-1);
     const scheme = schemeOf(state, this.theme);
     const rects = makeRects(this.order.length * 2);
+    // Rows can be thinner than a pixel: what the search keeps is drawn over what it fades.
+    const faded = [];
+    const kept = [];
     for (let y = 0; y < this.order.length; y++) {
+      this.rowOf[this.order[y]] = y;
+      (scheme.dim(this.order[y]) ? faded : kept).push(y);
+    }
+    for (const y of faded.concat(kept)) {
       const row = this.order[y];
-      this.rowOf[row] = y;
       const inset = root[row] === row ? 0.06 : 0.3;
       const paint = 1 + scheme.of(row);
       const dim = scheme.dim(row);
@@ -108,6 +159,9 @@ export class GanttView extends Plot {
     const { snap, state } = this;
     const { birth, death } = snap.t;
     if (this.rowHeight >= 14) this.barTexts(context);
+    const { above, below } = this.outside();
+    this.outsideText(context, above ? `▲ ${formatCount(above)} more live above` : "", this.area.top + 12);
+    this.outsideText(context, below ? `▼ ${formatCount(below)} more live below` : "", this.area.top + this.area.height - 8);
     /** @param {number} row @param {string} colour @param {number} width @param {number[]} [dash] */
     const frame = (row, colour, width, dash) => {
       const y = this.rowOf[row] ?? -1;
@@ -119,6 +173,21 @@ export class GanttView extends Plot {
       frame(state.selected, this.theme.accent, 2);
     }
     if (state.hover >= 0 && state.hover !== state.selected) frame(state.hover, this.theme.ink, 1.5);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {string} text @param {number} y */
+  outsideText(context, text, y) {
+    if (!text) return;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    const right = this.area.left + this.area.width - 8;
+    const width = context.measureText(text).width;
+    context.fillStyle = this.theme.ground;
+    context.globalAlpha = 0.88;
+    context.fillRect(right - width - 5, y - 8, width + 10, 16);
+    context.globalAlpha = 1;
+    context.fillStyle = this.theme.muted;
+    context.fillText(text, right, y);
   }
 
   /** Sizes inside the bars that have room. @param {CanvasRenderingContext2D} context */

@@ -47,7 +47,9 @@ def join_modules(sources: Mapping[str, str], entries: tuple[str, ...]) -> str:
         path.append(name)
         for found in _IMPORT.finditer(sources[name]):
             if not found["path"].startswith("./"):
-                raise JoinError(f"{name}: import from {found['path']!r}; only our own ./ modules can be joined")
+                raise JoinError(
+                    f"{name}: import from {found['path']!r}; only our own ./ modules can be joined"
+                )
             visit(found["path"][2:], name)
         path.pop()
         order.append(name)

@@ -29,7 +29,7 @@ export class OccupancyView extends Plot {
 
   build() {
     const { columns, snap } = this;
-    this.classes = (snap.meta.classes ?? []).filter((/** @type {string} */ name) => columns[name]);
+    this.classes = (snap.meta.classes ?? []).filter((/** @type {string} */ name) => columns[name]?.some((/** @type {number} */ bytes) => bytes > 0));
     this.colours = coloursFor(this.classes, this.theme);
     this.live = columns.live ?? new Float64Array(0);
     this.bound = Number(toBig(snap.meta.headline?.lower_bound));
@@ -39,6 +39,9 @@ export class OccupancyView extends Plot {
     this.legend.replaceChildren(
       ...this.classes.map((name, i) => el("span", { class: "rlx-key" }, swatch(this.colours[i]), name)),
     );
+    this.legend.append(
+      el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule" }), "arena"),
+      el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule rlx-dashed" }), "lower bound"));
     this.note.textContent = `peak ${formatBytes(this.peak)}`;
   }
 

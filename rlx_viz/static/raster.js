@@ -89,8 +89,9 @@ export class PixelRenderer {
    * Draw `rects` at x·kx + ox, y·ky + oy; later ones cover earlier ones, each is at least a pixel.
    * @param {Rects} rects @param {number} kx @param {number} ox @param {number} ky @param {number} oy
    * @param {Uint32Array} colours  pixel of each paint index
+   * @param {number} [thinnest]  leave out what is less than this many pixels high
    */
-  rects(rects, kx, ox, ky, oy, colours) {
+  rects(rects, kx, ox, ky, oy, colours, thinnest = 0) {
     const { width, height, pixels } = this;
     const { n, x0, x1, y0, y1, paint, hatch } = rects;
     for (let i = 0; i < n; i++) {
@@ -104,7 +105,7 @@ export class PixelRenderer {
         top = bottom;
         bottom = swap;
       }
-      if (bottom < 0 || top >= height) continue;
+      if (bottom < 0 || top >= height || bottom - top < thinnest) continue;
       left = left < 0 ? 0 : left | 0;
       top = top < 0 ? 0 : top | 0;
       right = right >= width ? width : right | 0;

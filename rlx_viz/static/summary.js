@@ -62,7 +62,7 @@ export class SummaryView {
 
     const lines = [];
     if (head.unknown > 0) {
-      lines.push(note("warn", `${formatCount(head.unknown)} of unknown size, totals are lower limits`, head.unknown_names ?? []));
+      lines.push(note("warn", `${formatCount(head.unknown)} of unknown size`, head.unknown_names ?? []));
     }
     const unsupported = Object.entries(snap.meta.unsupported ?? {});
     if (unsupported.length) {
@@ -92,7 +92,7 @@ export class SummaryView {
   /** @param {number} step @param {number} top */
   goToPeak(step, top) {
     const { snap } = this.store.state;
-    const span = Math.max(20, Math.round((snap?.steps ?? 1) / 12));
+    const span = Math.min(240, Math.max(20, Math.round((snap?.steps ?? 1) / 12)));
     const low = Math.max(0, Math.min(step - span / 2, (snap?.steps ?? 1) - span));
     this.store.set({ x: span < (snap?.steps ?? 1) ? [low, low + span] : null, selected: top });
   }

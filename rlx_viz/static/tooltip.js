@@ -1,6 +1,6 @@
 // Owns the tooltip: what is under the pointer, kept inside the explorer's edges.
 
-import { el, swatch } from "./dom.js";
+import { el, swatch, wrappingName } from "./dom.js";
 import { factsOf, reasonsOf } from "./details.js";
 import { formatBytes, formatCount } from "./format.js";
 import { THEMES } from "./palette.js";
@@ -48,7 +48,7 @@ export class Tooltip {
     const rules = [...new Set(reasonsOf(snap, row).map((reason) => reason.rule.name))];
     if (rules.length) list.append(el("dt", {}, "kept by"), el("dd", {}, rules.join(", ")));
     this.element.replaceChildren(
-      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), el("span", {}, snap.text("name", row))), list);
+      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), wrappingName(snap.text("name", row))), list);
   }
 
   /** @param {import("./data.js").Snapshot} snap @param {number} step */

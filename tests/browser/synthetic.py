@@ -13,7 +13,18 @@ import numpy as np
 
 from rlx_viz.columns import ColumnDocument, StringTable, exact_int
 
-FAMILIES = ["matmul", "conv", "elementwise", "norm", "attention", "structure", "indexing", "reduce", "boundary", "custom"]
+FAMILIES = [
+    "matmul",
+    "conv",
+    "elementwise",
+    "norm",
+    "attention",
+    "structure",
+    "indexing",
+    "reduce",
+    "boundary",
+    "custom",
+]
 KINDS = ["input", "param", "constant", "activation", "view", "elided"]
 SPACES = ["arena", "weights", "none"]
 DTYPES = ["f32", "f16", "i64", "i8"]
@@ -44,8 +55,15 @@ GUARD = 64
 
 
 def make_document(
-    n: int, *, seed: int = 1, no_reuse: bool = False, name: str = "synthetic", names: list[str] | None = None,
-    unknown: int = 0, big: bool = False, pin: bool = False,
+    n: int,
+    *,
+    seed: int = 1,
+    no_reuse: bool = False,
+    name: str = "synthetic",
+    names: list[str] | None = None,
+    unknown: int = 0,
+    big: bool = False,
+    pin: bool = False,
 ) -> ColumnDocument:
     """A snapshot of `n` tensors; `no_reuse` gives each its own bytes, `names` replaces the first names."""
     random_source = random.Random(seed)
@@ -62,15 +80,33 @@ def make_document(
             label, op, family, scale = BLOCK[place]
         width = 4096 * random_source.choice((1, 1, 2, 4)) * max(1, 8 - abs(layer % 16 - 8))
         row = {
-            "name": f"/model/layers.{layer}/{label}_output_0", "op": op, "shape": f"1×{width // 64}×16",
-            "source": f"model.onnx · {op}_{i}", "dtype": i % 2 if place < 11 else 2, "kind": 3, "space": 0,
-            "family": FAMILIES.index(family), "rule": 0, "flags": 0, "birth": i, "last_read": min(n - 1, i + 1),
-            "size": float(int(width * scale) // 64 * 64 or 64), "guard": GUARD if i % 7 == 3 else 0, "root": i,
+            "name": f"/model/layers.{layer}/{label}_output_0",
+            "op": op,
+            "shape": f"1×{width // 64}×16",
+            "source": f"model.onnx · {op}_{i}",
+            "dtype": i % 2 if place < 11 else 2,
+            "kind": 3,
+            "space": 0,
+            "family": FAMILIES.index(family),
+            "rule": 0,
+            "flags": 0,
+            "birth": i,
+            "last_read": min(n - 1, i + 1),
+            "size": float(int(width * scale) // 64 * 64 or 64),
+            "guard": GUARD if i % 7 == 3 else 0,
+            "root": i,
         }
         if i == 0:
             row.update(name="input_ids", op="Input", kind=0, family=FAMILIES.index("boundary"), rule=3)
         elif place >= len(BLOCK):
-            row.update(name=f"model.layers.{layer}.{label}.weight", kind=1, space=1, flags=8, birth=0, last_read=n - 1)
+            row.update(
+                name=f"model.layers.{layer}.{label}.weight",
+                kind=1,
+                space=1,
+                flags=8,
+                birth=0,
+                last_read=n - 1,
+            )
         elif op == "Reshape":
             row.update(kind=4, space=2, size=0.0, guard=0, root=rows[i - 1]["root"])
             edges.append((i - 1, i))
@@ -91,12 +127,16 @@ def make_document(
     for i, row in enumerate(rows):
         row["death"] = row["last_read"]
         longer = n - 1 if i >= n - 3 else min(n - 1, row["last_read"] + random_source.randint(2, 40))
-        if row["kind"] in (0, 3) and longer > row["death"] and (i >= n - 3 or i % 11 == 4 or (pin and i % 3 == 0)):
+        if (
+            row["kind"] in (0, 3)
+            and longer > row["death"]
+            and (i >= n - 3 or i % 11 == 4 or (pin and i % 3 == 0))
+        ):
             rule = 1 if i >= n - 3 else 2
             row["flags"] |= 1 if rule == 1 else 0
             extensions.append((i, rule, n - 1, row["death"], longer))
             row.update(death=longer, rule=rule)
-    for row in rows[: unknown]:
+    for row in rows[:unknown]:
         if row["space"] == 0:
             row.update(flags=row["flags"] | 4, size=0.0, space=2)
     for row, text in zip(rows, names or [], strict=False):
@@ -111,15 +151,28 @@ def make_document(
     peak = int(live.argmax()) if n else 0
     naive = sum(int(r["size"]) + r["guard"] for r in rows if r["space"] == 0)
     used = int(live[peak]) if n else 0
-    scratch, padding, factor = 4096 if n else 0, sum(r["guard"] for r in rows if r["space"] == 0), 2**44 if big else 1
+    scratch, padding, factor = (
+        4096 if n else 0,
+        sum(r["guard"] for r in rows if r["space"] == 0),
+        2**44 if big else 1,
+    )
     headline: dict[str, Any] = {
-        "weights": weights * factor, "activations": arena * factor, "scratch": scratch * factor,
-        "padding": padding * factor, "arena": arena, "naive": naive * factor, "saved": (naive - arena) * factor,
-        "lower_bound": used, "peak_bytes": used, "allocate": (weights + arena + scratch + padding) * factor,
+        "weights": weights * factor,
+        "activations": arena * factor,
+        "scratch": scratch * factor,
+        "padding": padding * factor,
+        "arena": arena,
+        "naive": naive * factor,
+        "saved": (naive - arena) * factor,
+        "lower_bound": used,
+        "peak_bytes": used,
+        "allocate": (weights + arena + scratch + padding) * factor,
     }
     headline = {key: exact_int(value) for key, value in headline.items()}
     headline |= {
-        "peak_step": peak, "unknown": unknown, "unknown_names": [r["name"] for r in rows[:unknown]],
+        "peak_step": peak,
+        "unknown": unknown,
+        "unknown_names": [r["name"] for r in rows[:unknown]],
         "optimal": arena == used,
     }
     columns: dict[str, Any] = {}
@@ -137,20 +190,48 @@ def make_document(
     custom = sum(1 for row in rows if row["flags"] & 2)
     meta = {
         "model": {"name": name, "hash": "9f2c" * 8, "nodes": n, "inputs": [], "outputs": []},
-        "headline": headline, "classes": CLASSES, "kinds": KINDS, "spaces": SPACES, "dtypes": DTYPES, "rules": RULES,
+        "headline": headline,
+        "classes": CLASSES,
+        "kinds": KINDS,
+        "spaces": SPACES,
+        "dtypes": DTYPES,
+        "rules": RULES,
         "families": FAMILIES,
         "options": [
-            option | {"name": "arena_no_reuse", "value": no_reuse, "changed": no_reuse, "help": "Give each tensor its own bytes."},
-            option | {"name": "pin_output_ancestors", "value": pin, "changed": pin, "help": "Keep what outputs view."},
+            option
+            | {
+                "name": "arena_no_reuse",
+                "value": no_reuse,
+                "changed": no_reuse,
+                "help": "Give each tensor its own bytes.",
+            },
+            option
+            | {
+                "name": "pin_output_ancestors",
+                "value": pin,
+                "changed": pin,
+                "help": "Keep what outputs view.",
+            },
         ],
         "unsupported": {"FancyCustom": custom} if custom else {},
         "notes": ["dim unk__214 unknown on axis 0: took 1"] if n else [],
-        "footer": {"model_hash": "9f2c" * 8, "version": "0.1.0", "options": "defaults", "command": f"rlx-viz report {name}.onnx"},
+        "footer": {
+            "model_hash": "9f2c" * 8,
+            "version": "0.1.0",
+            "options": "defaults",
+            "command": f"rlx-viz report {name}.onnx",
+        },
     }
     tables = {
-        "tensors": columns, "edges": {"src": src, "dst": dst}, "occupancy": occupancy,
+        "tensors": columns,
+        "edges": {"src": src, "dst": dst},
+        "occupancy": occupancy,
         "extensions": {
-            "node": parts[0], "rule": parts[1].astype(np.uint8), "cause": parts[2], "old": parts[3], "new": parts[4],
+            "node": parts[0],
+            "rule": parts[1].astype(np.uint8),
+            "cause": parts[2],
+            "old": parts[3],
+            "new": parts[4],
         },
     }
     return ColumnDocument(meta, strings.strings(), tables)
@@ -180,7 +261,9 @@ def _occupancy(rows: list[dict[str, Any]], n: int) -> dict[str, Any]:
     changes = {name: np.zeros(n + 1) for name in CLASSES}
     for row in rows:
         if row["space"] == 0:
-            name = {0: "inputs", 2: "constants"}.get(row["kind"], "outputs" if row["flags"] & 1 else "activations")
+            name = {0: "inputs", 2: "constants"}.get(
+                row["kind"], "outputs" if row["flags"] & 1 else "activations"
+            )
             changes[name][row["birth"]] += row["size"] + row["guard"]
             changes[name][row["death"] + 1] -= row["size"] + row["guard"]
     columns = {name: np.cumsum(change)[:n] for name, change in changes.items()}

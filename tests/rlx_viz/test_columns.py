@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_every_column_starts_aligned_and_columns_do_not_overlap(doc: ColumnDocum
     ]
     assert all(start % ALIGNMENT == 0 for start, _ in spans)
     spans.sort()
-    assert all(end <= after for (_, end), (after, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= after for (_, end), (after, _) in itertools.pairwise(spans))
     assert len(buffer) % ALIGNMENT == 0
 
 
