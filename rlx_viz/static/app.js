@@ -209,7 +209,10 @@ export function mount(place, api) {
   });
   // A report is the whole page: its keys work before anything has the focus.
   const onPage = (/** @type {KeyboardEvent} */ event) => {
-    if (event.target === document.body) root.dispatchEvent(new KeyboardEvent("keydown", { key: event.key, ctrlKey: event.ctrlKey, metaKey: event.metaKey, altKey: event.altKey, cancelable: true }));
+    if (event.target !== document.body) return;
+    const { key, ctrlKey, metaKey, altKey } = event;
+    const handled = !root.dispatchEvent(new KeyboardEvent("keydown", { key, ctrlKey, metaKey, altKey, cancelable: true }));
+    if (handled) event.preventDefault();
   };
   if (api.host === "report") document.addEventListener("keydown", onPage);
 

@@ -75,6 +75,7 @@ export class Controls {
 
   /** Select the next or previous match. @param {number} direction */
   next(direction) {
+    this.store.flush(); // Enter may come before the frame that runs the query
     const { match, selected, snap } = this.store.state;
     if (!match || !snap) return;
     for (let k = 1; k <= snap.n; k++) {

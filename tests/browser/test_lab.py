@@ -1,0 +1,179 @@
+"""The widget in a live JupyterLab, and the saved notebook as a page without a kernel."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import READY
+from tests.browser.synthetic import make_document
+
+ROOT = Path(__file__).resolve().parents[2]
+CELL = """
+from rlx_viz.explorer import Explorer
+from tests.browser.synthetic import make_document
+
+def replan(options):
+    if options.get("pin_output_ancestors"):
+        raise RuntimeError("no room for ancestors")
+    return make_document(90, no_reuse=bool(options.get("arena_no_reuse")))
+
+explorer = Explorer(replan, make_document(90))
+explorer
+"""
+PATIENCE = 90_000
+
+
+def environment() -> dict[str, str]:
+    """The tests' interpreter and packages for the server and its kernels."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    """Address of a JupyterLab that serves a folder with one notebook, `explore.ipynb`."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, tmp_path / "explore.ipynb")
+    port = free_port()
+    state = tmp_path / ".jupyter"
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--allow-root",
+            "--ip=127.0.0.1",
+            f"--port={port}",
+        ),
+        *(
+            "--ServerApp.port_retries=0",
+            "--IdentityProvider.token=",
+            "--ServerApp.password=",
+            "--LabApp.news_url=",
+        ),
+        *(
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+            f"--ServerApp.root_dir={tmp_path}",
+        ),
+    ]
+    own = {
+        name: str(state)
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
+    }
+    with (tmp_path / "lab.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment() | own)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            for _ in range(240):
+                try:
+                    with urllib.request.urlopen(f"{address}/api/status"):
+                        break
+                except (urllib.error.URLError, ConnectionError):
+                    assert server.poll() is None, (tmp_path / "lab.log").read_text()
+                    time.sleep(0.5)
+            yield address
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+@pytest.fixture
+def lab_page(browser: Browser, lab: str) -> Iterator[Page]:
+    """The notebook with its cell run and the explorer drawn."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light")
+    page = context.new_page()
+    page.goto(f"{lab}/lab/tree/explore.ipynb?reset", timeout=PATIENCE)
+    cell = page.locator(".jp-Notebook .jp-CodeCell").first
+    cell.wait_for(timeout=PATIENCE)
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=PATIENCE)
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    page.wait_for_selector(READY, timeout=PATIENCE)
+    yield page
+    context.close()
+
+
+def test_a_toggle_replans_in_python_and_keeps_the_selection(lab_page: Page) -> None:
+    page, root = lab_page, lab_page.locator(".rlx-viz")
+    summary, details = page.locator('[data-twin="summary"]'), page.locator('[data-twin="details"]')
+    before, after = make_document(90), make_document(90, no_reuse=True)
+    assert before.meta["headline"]["arena"] != after.meta["headline"]["arena"]
+    expect(root).to_have_attribute("data-host", "jupyter")
+    expect(summary).to_contain_text(f"arena {before.meta['headline']['arena']:,} B")
+
+    page.locator('[data-panel="live"] button[data-row]').first.click()
+    row = root.get_attribute("data-selected")
+    name = before.strings[int(before.tables["tensors"]["name"][int(row or -1)])]
+    expect(details).to_contain_text(name)
+
+    page.locator('[data-option="arena_no_reuse"]').click()
+    expect(root).to_have_attribute("data-rev", "1", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"arena {after.meta['headline']['arena']:,} B")
+    expect(root).to_have_attribute("data-selected", row or "")
+    expect(details).to_contain_text(f"offset: {int(after.tables['tensors']['offset'][int(row or -1)]):,} B")
+    expect(page.locator('[data-option="arena_no_reuse"]')).to_be_checked()
+
+    page.locator('[data-option="pin_output_ancestors"]').click()
+    alert = root.get_by_role("alert")
+    expect(alert).to_contain_text("RuntimeError: no room for ancestors", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"arena {after.meta['headline']['arena']:,} B")
+    expect(page.locator('[data-option="pin_output_ancestors"]')).not_to_be_checked()
+
+    page.locator('[data-option="arena_no_reuse"]').click()
+    expect(root).to_have_attribute("data-rev", "2", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"arena {before.meta['headline']['arena']:,} B")
+    expect(alert).to_be_hidden()
+
+    # Keys belong to the explorer while it has the focus: in the notebook j would move to another cell.
+    root.locator(".rlx-view-gantt canvas.rlx-over").focus()
+    page.keyboard.press("Escape")
+    expect(root).to_have_attribute("data-selected", "-1")
+    page.keyboard.press("j")
+    expect(root).to_have_attribute("data-selected", "0")
+
+    page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+    expect(root).to_have_attribute("data-theme", "dark")
+
+
+def test_a_saved_notebook_shows_the_picture_without_kernel_or_network(page: Page, tmp_path: Path) -> None:
+    from rlx_viz.explorer import Explorer
+
+    doc = make_document(90)
+    bundle = Explorer(lambda _: doc, doc)._repr_mimebundle_()
+    assert bundle is not None
+    output = nbformat.v4.new_output("display_data", data={"text/html": bundle[0]["text/html"]})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("explorer", outputs=[output])])
+    html, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
+    path = tmp_path / "saved.html"
+    path.write_text(html)
+    page.goto(path.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator(READY).wait_for()
+    expect(frame.locator('[data-twin="summary"]')).to_contain_text(
+        f"arena {doc.meta['headline']['arena']:,} B"
+    )
