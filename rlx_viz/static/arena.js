@@ -1,6 +1,6 @@
 // Owns the arena map: offset over step, one rectangle per slot, guards apart, gaps left open.
 
-import { fitHead, shortName } from "./dom.js";
+import { fitHead, lastParts } from "./dom.js";
 import { formatBytes, formatCount, formatTick, roundTicks, toBig } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
@@ -129,19 +129,24 @@ export class ArenaView extends Plot {
       texts.push({ text: `${name} ${formatBytes(extent)}`, y });
       if (this.bound > 0) texts.push({ text: `lower bound ${formatBytes(this.bound)}`, y: below });
     }
-    context.textAlign = "right";
+    context.textAlign = "left";
     context.textBaseline = "bottom";
+    const widest = Math.max(...texts.map((line) => context.measureText(line.text).width));
+    const edge = this.area.left + this.area.width;
+    // On the other side where the peak's mark is on this one.
+    const peak = this.toX((this.snap.meta.headline?.peak_step ?? 0) + 0.5);
+    const atLeft = peak > edge - widest - 20 && peak <= edge;
     for (const line of texts) {
       if (line.y < this.area.top || line.y > this.area.top + this.area.height) continue;
       const width = context.measureText(line.text).width;
-      const right = this.area.left + this.area.width - 4;
+      const from = atLeft ? this.area.left + 6 : edge - width - 4;
       const bottom = Math.max(line.y - 2, this.area.top + 13);
       context.fillStyle = this.theme.ground;
       context.globalAlpha = 0.86;
-      context.fillRect(right - width - 4, bottom - 13, width + 8, 14);
+      context.fillRect(from - 4, bottom - 13, width + 8, 14);
       context.globalAlpha = 1;
       context.fillStyle = this.theme.ink;
-      context.fillText(line.text, right, bottom);
+      context.fillText(line.text, from, bottom);
     }
   }
 
@@ -163,7 +168,9 @@ export class ArenaView extends Plot {
       const row = rects.row[i];
       if (right - left < 34 || bottom - top < 13 || scheme.dim(row)) continue;
       context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
-      const text = fitHead(context, shortName(snap.text("name", row)), right - left - 8);
+      const scoped = lastParts(snap.text("name", row), 2);
+      const text = context.measureText(scoped).width <= right - left - 8
+        ? scoped : fitHead(context, lastParts(scoped, 1), right - left - 8);
       const two = bottom - top >= 32;
       context.textBaseline = two ? "top" : "middle";
       context.fillText(text, left + 4, two ? top + 4 : (top + bottom) / 2);

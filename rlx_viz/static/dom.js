@@ -51,10 +51,14 @@ export function fitHead(context, text, width) {
   return length > 2 ? `${text.slice(0, length)}…` : "";
 }
 
-/** Last component of a scoped name, without the "_output_0" that exporters append. @param {string} name */
-export function shortName(name) {
-  const parts = name.replace(/_output_\d+$/, "").split("/").filter(Boolean);
-  return parts[parts.length - 1] ?? name;
+/** A name without the "_output_0" that exporters append: for labels, where room is short. @param {string} name */
+export function bareName(name) {
+  return name.replace(/_output_\d+$/, "");
+}
+
+/** Last components of a scoped name. @param {string} name @param {number} count */
+export function lastParts(name, count) {
+  return bareName(name).split("/").filter(Boolean).slice(-count).join("/") || name;
 }
 
 /** A name that may wrap after its separators. @param {string} name */

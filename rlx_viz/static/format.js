@@ -53,6 +53,8 @@ export function formatShare(part, whole) {
   if (whole === 0n) return "0%";
   const permille = Number((part * 10000n) / whole) / 100;
   if (permille === 0 && part > 0n) return "<0.01%";
+  // "100%" is kept for all of it.
+  if (permille > 99 && part < whole) return `${Math.min(permille, 99.99).toFixed(2)}%`;
   return `${permille < 10 ? permille.toFixed(permille < 1 ? 2 : 1) : permille.toFixed(0)}%`;
 }
 

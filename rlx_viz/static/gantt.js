@@ -1,6 +1,6 @@
 // Owns the live-range view: one row per buffer, views under their root, what rules added hatched.
 
-import { fitTail, shortName } from "./dom.js";
+import { bareName, fitTail } from "./dom.js";
 import { FLAG_STATIC } from "./data.js";
 import { formatBytes, formatCount, roundTicks } from "./format.js";
 import { inkOn } from "./palette.js";
@@ -160,7 +160,7 @@ export class GanttView extends Plot {
     const { birth, death } = snap.t;
     if (this.rowHeight >= 14) this.barTexts(context);
     const { above, below } = this.outside();
-    this.outsideText(context, above ? `▲ ${formatCount(above)} more live above` : "", this.area.top + 12);
+    this.outsideText(context, above ? `▲ ${formatCount(above)} more live above` : "", this.area.top + 18);
     this.outsideText(context, below ? `▼ ${formatCount(below)} more live below` : "", this.area.top + this.area.height - 8);
     /** @param {number} row @param {string} colour @param {number} width @param {number[]} [dash] */
     const frame = (row, colour, width, dash) => {
@@ -203,6 +203,7 @@ export class GanttView extends Plot {
       const x0 = Math.max(this.toX(birth[row]), this.area.left);
       const x1 = Math.min(this.toX(Math.min(snap.t.last_read[row], death[row]) + 1), this.area.left + this.area.width);
       if (x1 - x0 < 44 || scheme.dim(row)) continue;
+      if (snap.t.root[row] !== row && this.rowHeight < 30) continue;
       const text = size[row] > 0 ? `${snap.text("op", row)}  ${formatBytes(size[row])}` : snap.text("op", row);
       context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
       const shown = context.measureText(text).width < x1 - x0 - 8 ? text : formatBytes(size[row]);
@@ -236,8 +237,8 @@ export class GanttView extends Plot {
       context.fillStyle = marked ? this.theme.ink : this.theme.muted;
       const text = this.snap.text("name", row);
       const room = left - 14 - (nested ? 10 : 0);
-      const shown = context.measureText(text).width <= room ? text : shortName(text);
-      context.fillText((nested ? "↳ " : "") + fitTail(context, shown, room), left - 8, py);
+      const shown = fitTail(context, context.measureText(text).width <= room ? text : bareName(text), room);
+      context.fillText((nested ? "↳ " : "") + shown, left - 8, py);
     }
   }
 

@@ -58,7 +58,7 @@ export class SummaryView {
         snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps",
         top === undefined ? undefined : () => this.goToPeak(head.peak_step, top)),
       fact("lower_bound", "Lower bound", `${least}${formatBytes(bound)}`,
-        gap === 0n || head.optimal ? "reached: optimal" : `arena is ${formatShare(gap, bound)} above`));
+        gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${formatShare(gap, bound)} above`));
 
     const lines = [];
     if (head.unknown > 0) {
