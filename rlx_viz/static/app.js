@@ -72,7 +72,7 @@ export function mount(place, api) {
       drawn: plots.map((plot) => plot.drawn.toFixed(1)).join(" "),
     });
     alert.hidden = !state.error;
-    alert.replaceChildren(el("b", {}, "Not re-planned. "), state.error, " The picture is the last good plan.");
+    alert.replaceChildren(el("b", {}, "Not re-planned. "), state.error, " · The picture is the last good plan.");
     if (changed.has("maximised")) {
       occupancy.axis = state.maximised === "occupancy";
       gantt.axis = state.maximised === "gantt";

@@ -50,7 +50,7 @@ export function formatCount(value) {
  * @param {bigint} whole
  */
 export function formatShare(part, whole) {
-  if (whole === 0n) return "0%";
+  if (whole === 0n || part === 0n) return "0%";
   const permille = Number((part * 10000n) / whole) / 100;
   if (permille === 0 && part > 0n) return "<0.01%";
   // "100%" is kept for all of it.

@@ -35,12 +35,16 @@ export class OccupancyView extends Plot {
     this.bound = Number(toBig(snap.meta.headline?.lower_bound));
     this.arena = Number(toBig(snap.meta.headline?.arena));
     this.peak = this.live.reduce((most, bytes) => Math.max(most, bytes), 0);
-    this.top = Math.max(this.peak, this.bound, this.arena, 1) * 1.1;
+    const curve = Math.max(this.peak, this.bound, 1);
+    // An arena far above the curve would flatten it: it leaves the scale, and the legend says where it is.
+    this.beyond = this.arena > curve * 1.8;
+    this.top = (this.beyond ? curve : Math.max(curve, this.arena)) * 1.1;
     this.legend.replaceChildren(
       ...this.classes.map((name, i) => el("span", { class: "rlx-key" }, swatch(this.colours[i]), name)),
     );
     this.legend.append(
-      el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule" }), "arena"),
+      el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule" }),
+        this.beyond ? `arena ${formatBytes(this.arena)}, above the scale` : "arena"),
       el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule rlx-dashed" }), "lower bound"));
     this.note.textContent = `peak ${formatBytes(this.peak)}`;
   }

@@ -58,7 +58,7 @@ export class SummaryView {
         snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps",
         top === undefined ? undefined : () => this.goToPeak(head.peak_step, top)),
       fact("lower_bound", "Lower bound", `${least}${formatBytes(bound)}`,
-        gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${formatShare(gap, bound)} above`));
+        gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${aboveText(gap, bound)}`));
 
     const lines = [];
     if (head.unknown > 0) {
@@ -100,6 +100,12 @@ export class SummaryView {
   close() {
     this.stop();
   }
+}
+
+/** @param {bigint} gap @param {bigint} bound */
+function aboveText(gap, bound) {
+  if (gap > bound * 3n && bound > 0n) return `${((gap + bound) / bound).toString()}× as large`;
+  return `${formatShare(gap, bound)} above`;
 }
 
 /** @param {string} key @param {string} name @param {string} value @param {string} detail @param {() => void} [action] */

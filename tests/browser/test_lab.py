@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, TimeoutError, expect
 
 from tests.browser.conftest import READY
 from tests.browser.synthetic import make_document
@@ -102,18 +103,31 @@ def lab(tmp_path: Path) -> Iterator[str]:
             server.wait(30)
 
 
+def run_first_cell(page: Page) -> None:
+    """Runs the notebook's first cell and waits until the explorer in its output is drawn."""
+    cell = page.locator(".jp-Notebook .jp-CodeCell").first
+    cell.wait_for(timeout=PATIENCE)
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=PATIENCE)
+    # A press can fall into the moment in which JupyterLab swaps the cell's editor: see it taken.
+    taken = cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[*\d]+\]"))
+    for _ in range(10):
+        cell.locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        try:
+            taken.wait_for(timeout=3000)
+            break
+        except TimeoutError:
+            continue
+    page.wait_for_selector(READY, timeout=PATIENCE)
+
+
 @pytest.fixture
 def lab_page(browser: Browser, lab: str) -> Iterator[Page]:
     """The notebook with its cell run and the explorer drawn."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light")
     page = context.new_page()
     page.goto(f"{lab}/lab/tree/explore.ipynb?reset", timeout=PATIENCE)
-    cell = page.locator(".jp-Notebook .jp-CodeCell").first
-    cell.wait_for(timeout=PATIENCE)
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=PATIENCE)
-    cell.locator(".cm-content").click()
-    page.keyboard.press("Shift+Enter")
-    page.wait_for_selector(READY, timeout=PATIENCE)
+    run_first_cell(page)
     yield page
     context.close()
 
