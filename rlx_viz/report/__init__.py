@@ -114,7 +114,7 @@ def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key, label in _FACTS:
         if key in headline:
             count = int(headline[key])
-            yield label, f"{least}{_binary(count)} ({count:,} B)"
+            yield label, f"{'' if key == 'saved' else least}{_binary(count)} ({count:,} B)"
     if "peak_step" in headline:
         yield "Peak step", str(headline["peak_step"])
     if unknown:

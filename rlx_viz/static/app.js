@@ -14,6 +14,8 @@ import { Tooltip } from "./tooltip.js";
 import { clampRange } from "./viewport.js";
 
 const TWIN_DELAY = 60;
+/** What the text twins state; the rest only changes how pictures look. */
+const TWIN_KEYS = ["snap", "sort", "views", "statics", "space"];
 
 /**
  * What the explorer asks of the page around it.
@@ -83,7 +85,7 @@ export function mount(place, api) {
       api.select?.(state.selected);
       spoken.textContent = state.snap && state.selected >= 0 ? `selected ${state.snap.text("name", state.selected)}` : "";
     }
-    if ([...changed].some((key) => !["hover", "hoverStep", "pointer", "at", "moving", "x", "rows", "offsets"].includes(key))) {
+    if (TWIN_KEYS.some((key) => changed.has(key))) {
       clearTimeout(twinTimer);
       twinTimer = setTimeout(() => plots.forEach((plot) => plot.writeTwin()), TWIN_DELAY);
     }

@@ -1,7 +1,7 @@
 // Owns the arena map: offset over step, one rectangle per slot, guards apart, gaps left open.
 
 import { fitHead, lastParts } from "./dom.js";
-import { formatBytes, formatCount, formatTick, roundTicks, toBig } from "./format.js";
+import { countOf, formatBytes, formatCount, formatTick, roundTicks, toBig } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
 import { makeRects, pushRect } from "./raster.js";
@@ -54,7 +54,7 @@ export class ArenaView extends Plot {
     this.bound = this.inWeights ? 0 : Number(toBig(snap.meta.headline?.lower_bound));
     this.extent = this.inWeights ? top : Math.max(top, Number(toBig(snap.meta.headline?.arena)));
     this.top = Math.max(this.extent, this.bound, 1) * 1.06;
-    this.note.textContent = `${formatCount(this.slots)} slots · ${formatBytes(this.extent)}`;
+    this.note.textContent = `${countOf(this.slots, "slot")} · ${formatBytes(this.extent)}`;
     this.element.querySelector("h2").textContent = this.inWeights ? "Weights" : "Arena";
   }
 

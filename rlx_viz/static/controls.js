@@ -1,7 +1,7 @@
 // Owns the bar of controls, the colour legend and the option toggles.
 
 import { el, swatch } from "./dom.js";
-import { formatCount } from "./format.js";
+import { countOf, formatCount } from "./format.js";
 import { THEMES } from "./palette.js";
 import { runQuery } from "./query.js";
 import { schemeOf } from "./scheme.js";
@@ -47,7 +47,7 @@ export class Controls {
     if (!state.snap) return;
     if (changed.has("snap")) {
       const model = state.snap.meta.model ?? {};
-      this.model.replaceChildren(el("b", {}, model.name || "model"), el("span", { class: "rlx-count" }, ` ${formatCount(model.nodes ?? state.snap.n)} nodes`));
+      this.model.replaceChildren(el("b", {}, model.name || "model"), el("span", { class: "rlx-count" }, ` ${countOf(model.nodes ?? state.snap.n, "node")}`));
       this.model.title = `${model.name ?? ""}  ${model.hash ?? ""}`;
     }
     if (changed.has("query") || changed.has("snap")) this.match(state);
@@ -132,7 +132,7 @@ export function attachLegend(store, place) {
       if (!scheme.counts[i]) return null;
       const button = el("button", {
         type: "button", class: "rlx-key", "data-key": name, "aria-pressed": String(!state.hidden.has(i)),
-        title: `${formatCount(scheme.counts[i])} tensors. ${scheme.docs[i]} Click to fade.`.replace("  ", " "),
+        title: `${countOf(scheme.counts[i], "tensor")}. ${scheme.docs[i]} Click to fade.`.replace("  ", " "),
         onclick: () => {
           const hidden = new Set(store.state.hidden);
           if (!hidden.delete(i)) hidden.add(i);

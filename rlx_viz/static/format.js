@@ -44,6 +44,11 @@ export function formatCount(value) {
   return value.toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
+/** "1 row", "2,000 rows". @param {number} count @param {string} noun */
+export function countOf(count, noun) {
+  return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 /**
  * "12.3%" of `part` in `whole`, computed on integers so that huge counts stay right.
  * @param {bigint} part

@@ -2,7 +2,7 @@
 
 import { bareName, fitTail } from "./dom.js";
 import { FLAG_STATIC } from "./data.js";
-import { formatBytes, formatCount, roundTicks } from "./format.js";
+import { countOf, formatBytes, formatCount, roundTicks } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
 import { makeRects, pushRect } from "./raster.js";
@@ -10,6 +10,8 @@ import { clampRange } from "./viewport.js";
 import { FADED, FADED_LIGHT, LIGHT, schemeOf } from "./scheme.js";
 
 const LABEL_ROW = 10;
+/** A few buffers stay bars instead of growing into blocks. */
+const TALLEST_ROW = 28;
 
 export class GanttView extends Plot {
   /** @param {import("./store.js").Store} store @param {() => boolean} wheelAllowed */
@@ -29,7 +31,7 @@ export class GanttView extends Plot {
   get upward() { return false; }
   get yLeast() { return 3; }
   /** @returns {[number, number]} */
-  fullY() { return [0, Math.max(this.order.length, 1)]; }
+  fullY() { return [0, Math.max(this.order.length, this.area.height / TALLEST_ROW, 1)]; }
 
   /**
    * Until rows are zoomed by hand, rows sorted by birth follow the steps: those born in view.
@@ -103,9 +105,9 @@ export class GanttView extends Plot {
     }
     this.rects = rects;
     const { views, statics, none } = this.left;
-    const parts = [`${formatCount(this.order.length)} rows`];
-    if (views) parts.push(`${formatCount(views)} views folded`);
-    if (statics) parts.push(`${formatCount(statics)} weights folded`);
+    const parts = [countOf(this.order.length, "row")];
+    if (views) parts.push(`${countOf(views, "view")} folded`);
+    if (statics) parts.push(`${countOf(statics, "weight")} folded`);
     if (none) parts.push(`${formatCount(none)} without storage`);
     this.note.textContent = parts.join(" · ");
   }

@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.report import render_html
+from rlx_viz.report.sampling import sample
 from tests.browser.conftest import OpenReport
 from tests.browser.synthetic import make_document
 
@@ -310,6 +311,22 @@ def test_hostile_names_stay_text(open_report: OpenReport) -> None:
     expect(page.locator('[data-panel="selected"] .rlx-name')).to_have_text(HOSTILE)
     assert page.locator("img").count() == 0
     assert page.title() == "a test"
+
+
+def test_a_sampled_page_says_so_and_keeps_steps(open_report: OpenReport) -> None:
+    doc = sample(make_document(600), 40)
+    page = open_report(doc)
+    kept = doc.rows("tensors")
+    assert f"note: Sampled: the {kept} largest of 600 tensors." in twin(page, "summary")
+    weights = int((doc.tables["tensors"]["space"] == 1).sum())
+    wait_twin(page, "gantt", f"{kept - weights} rows · {weights} weights folded")
+    row = int(doc.tables["tensors"]["step"].argmax())
+    step = int(doc.tables["tensors"]["step"][row])
+    assert step > kept
+    box = page.locator(".rlx-view-occupancy canvas.rlx-base").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * (step + 0.5) / 600, box["y"] + box["height"] / 2)
+    expect(page.locator(".rlx-viz")).to_have_attribute("data-selected", str(row))
 
 
 def test_a_damaged_page_says_what_is_wrong(page: Page, tmp_path: Path) -> None:
