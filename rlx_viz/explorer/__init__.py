@@ -94,6 +94,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _plan_with(self, options: dict[str, object]) -> Exception | None:
         self.busy = True
+        self.error = ""  # so that the same failure twice is news twice, and controls go back both times
         try:
             doc = self._replan(dict(options))
             self.show(doc)
@@ -106,7 +107,7 @@ class Explorer(anywidget.AnyWidget):
         return None
 
     def _same_tensor(self, doc: ColumnDocument) -> int:
-        """Row in `doc` of the tensor selected now: the same row when its name agrees, else the first of its name."""
+        """Row in `doc` of the tensor selected now, by name; the same row if two share the name."""
         row = self.selection
         if not 0 <= row < self._doc.rows("tensors"):
             return -1

@@ -157,6 +157,9 @@ def test_a_toggle_replans_in_python_and_keeps_the_selection(lab_page: Page) -> N
     expect(alert).to_contain_text("RuntimeError: no room for ancestors", timeout=PATIENCE)
     expect(summary).to_contain_text(f"arena {after.meta['headline']['arena']:,} B")
     expect(page.locator('[data-option="pin_output_ancestors"]')).not_to_be_checked()
+    page.locator('[data-option="pin_output_ancestors"]').click()
+    expect(page.locator('[data-option="pin_output_ancestors"]')).not_to_be_checked(timeout=PATIENCE)
+    expect(alert).to_contain_text("RuntimeError: no room for ancestors")
 
     page.locator('[data-option="arena_no_reuse"]').click()
     expect(root).to_have_attribute("data-rev", "2", timeout=PATIENCE)

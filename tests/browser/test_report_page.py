@@ -345,7 +345,8 @@ def test_nothing_is_cut_off_at_any_size(open_report: OpenReport, size: tuple[int
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     # A fact, a heading or a control whose text is wider than its box is cut off.
     cut = page.evaluate(
-        """() => [...document.querySelectorAll('.rlx-facts dd, .rlx-number, .rlx-part, h2, .rlx-tools button, .rlx-remark')]
+        """() => [...document.querySelectorAll(
+            '.rlx-facts dd, .rlx-number, .rlx-part, h2, .rlx-tools button, .rlx-remark')]
             .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0).map(e => e.textContent)"""
     )
     assert cut == []

@@ -18,7 +18,9 @@ def test_dependencies_come_first_and_only_once() -> None:
         ("a.js",),
     )
     assert joined == (
-        "// ---- c.js\nconst c = 1;\n\n// ---- b.js\nfunction b() { return c; }\n\n// ---- a.js\nconst a = b + c;\n"
+        "// ---- c.js\nconst c = 1;\n\n"
+        "// ---- b.js\nfunction b() { return c; }\n\n"
+        "// ---- a.js\nconst a = b + c;\n"
     )
 
 
