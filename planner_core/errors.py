@@ -1,0 +1,25 @@
+"""The errors users meet: one class per stage, each message says what, where, got, wanted, what next."""
+
+from __future__ import annotations
+
+__all__ = ["GraphError", "ImportModelError", "PlanError", "RlxError", "UnboundDimError"]
+
+
+class RlxError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class GraphError(RlxError, ValueError):
+    """A graph, shape, dtype or op attribute that breaks the IR's contract."""
+
+
+class UnboundDimError(GraphError):
+    """A symbolic dim has no value where one is needed."""
+
+
+class ImportModelError(RlxError, ValueError):
+    """A model file that can't be read or turned into a graph."""
+
+
+class PlanError(RlxError, ValueError):
+    """A plan that can't be made, or that failed its self-check."""

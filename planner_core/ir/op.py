@@ -1,0 +1,240 @@
+"""Owns the op declaration: one class gives attributes, operands, shape rule, cost, builder, text and JSON.
+
+Families of ops live in ``planner_core.ir.ops``; ``graph.py`` turns the registry into builder methods.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import typing
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import numpy as np
+
+from planner_core.errors import GraphError
+from planner_core.ir.dtype import DType, QuantScheme
+from planner_core.ir.shape import Dim, Shape
+
+__all__ = ["Array", "Op", "TensorData", "attributes", "decode_op", "encode_op", "op", "registry"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TensorData:
+    """A read-only array that compares and hashes by content, so that ops stay plain values."""
+
+    array: Array
+
+    def __post_init__(self) -> None:
+        a = np.asarray(self.array).view()
+        a.flags.writeable = False
+        object.__setattr__(self, "array", a)
+
+    @property
+    def dtype(self) -> DType:
+        return DType.of(self.array.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TensorData)
+            and self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
+            and self.array.tobytes() == other.array.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.array.shape, str(self.array.dtype), self.array.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"TensorData(<{self.dtype}{list(self.array.shape)}>)"
+
+
+class Op:
+    """Base of all ops. A subclass declared with ``@op`` is a frozen value of its attributes."""
+
+    name: ClassVar[str]
+    family: ClassVar[str]
+    operands: ClassVar[tuple[str, ...]]
+    """Operand names in order; ``x?`` is optional (only at the end), ``xs*`` takes any number."""
+
+    def infer(self, *ins: Shape) -> Shape:
+        """The output's shape and dtype; raises ``GraphError`` when the operands don't fit."""
+        raise NotImplementedError(f"{type(self).__name__} declares no shape rule")  # stopped by @op
+
+    def evaluate(self, *ins: Array) -> Array:
+        """The output for concrete operands: the plain reference in NumPy, at the operands' own width."""
+        raise GraphError(f"{self.name} has no reference evaluation; it can be planned, not computed here")
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        """Floating-point operations (a multiply-add counts two)."""
+        return 0
+
+    def bodies(self) -> tuple[Any, ...]:
+        """Graphs nested in this op (control flow), in a fixed order."""
+        return ()
+
+    @property
+    def detail(self) -> str:
+        """Short text for pictures: the op's name, with its kind where it has one."""
+        kind = getattr(self, "kind", None)
+        return f"{self.name}({kind})" if isinstance(kind, str) else self.name
+
+
+_REGISTRY: dict[str, type[Op]] = {}
+_BUILDERS: dict[str, tuple[type[Op], dict[str, Any]]] = {}
+_T = TypeVar("_T", bound=type[Op])
+
+
+def registry() -> dict[str, type[Op]]:
+    """Every declared op by name (a copy)."""
+    return dict(_REGISTRY)
+
+
+def builders() -> dict[str, tuple[type[Op], dict[str, Any]]]:
+    """Builder method name -> op class and the attributes that the name fixes (a copy)."""
+    return dict(_BUILDERS)
+
+
+def _snake(name: str) -> str:
+    out = "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+    return out.replace("2_d", "2d").replace("3_d", "3d").replace("1_d", "1d")
+
+
+@dataclass_transform(frozen_default=True)
+def op(
+    *,
+    family: str,
+    operands: str = "",
+    builders: dict[str, dict[str, Any]] | None = None,
+    name: str = "",
+) -> Callable[[_T], _T]:
+    """Declare an op class: ``@op(family="matmul", operands="a b", builders={"mm": {}})``.
+
+    ``builders`` adds method names beside the snake-case class name, each with attributes it fixes.
+    Fails at import when the class has no docstring or shape rule, or when a name is taken.
+    """
+
+    def declare(cls: _T) -> _T:
+        label = name or cls.__name__
+        if not cls.__doc__:
+            raise TypeError(f"op {label}: a docstring with the formula is required")
+        if cls.infer is Op.infer:
+            raise TypeError(f"op {label}: a shape rule (infer) is required")
+        made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+        made.name, made.family, made.operands = label, family, tuple(operands.split())
+        if label in _REGISTRY:
+            raise TypeError(f"op {label} is declared twice")
+        _REGISTRY[label] = made
+        for method, fixed in ({_snake(cls.__name__): {}} | (builders or {})).items():
+            if method in _BUILDERS:
+                raise TypeError(f"op {label}: builder {method} is already {_BUILDERS[method][0].name}'s")
+            _BUILDERS[method] = (made, fixed)
+        return typing.cast(_T, made)
+
+    return declare
+
+
+def check_arity(o: Op, count: int) -> None:
+    """Raise ``GraphError`` unless ``count`` operands fit the declaration."""
+    low, high = arity(type(o))
+    if not low <= count <= high:
+        want = f"{low}" if low == high else f"{low} to {high}" if high < 1 << 30 else f"at least {low}"
+        raise GraphError(f"{o.name} got {count} operands, wanted {want}: {', '.join(o.operands) or 'none'}")
+
+
+@lru_cache(maxsize=None)
+def arity(cls: type[Op]) -> tuple[int, int]:
+    """Fewest and most operands."""
+    low = sum(1 for o in cls.operands if o[-1] not in "?*")
+    return low, (1 << 30 if any(o.endswith("*") for o in cls.operands) else len(cls.operands))
+
+
+# --- attributes as JSON -------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=None)
+def _fields(cls: type[Op]) -> tuple[tuple[str, Any], ...]:
+    from planner_core.ir.graph import Graph  # bodies are graphs; the graph module needs this one first
+
+    hints = typing.get_type_hints(cls, localns={"Graph": Graph})
+    return tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+
+def attributes(o: Op) -> Iterator[tuple[str, Any]]:
+    """Attribute names and values in declaration order."""
+    for f, _ in _fields(type(o)):
+        yield f, getattr(o, f)
+
+
+def encode_op(o: Op) -> dict[str, Any]:
+    """The attributes as JSON-able values, in declaration order."""
+    return {k: _encode(v) for k, v in attributes(o)}
+
+
+def _encode(v: Any) -> Any:
+    if isinstance(v, Dim):
+        return str(v) if v.symbol is not None else v.value
+    if isinstance(v, Enum):
+        return v.text if isinstance(v, (DType, QuantScheme)) else v.value
+    if isinstance(v, Shape):
+        return str(v)
+    if isinstance(v, TensorData):
+        return {"dtype": v.dtype.text, "shape": list(v.array.shape),
+                "data": base64.b64encode(np.ascontiguousarray(v.array).tobytes()).decode()}
+    if isinstance(v, tuple):
+        return [_encode(x) for x in v]
+    if isinstance(v, float):
+        return v if np.isfinite(v) else str(v)
+    return v.to_dict() if hasattr(v, "to_dict") else v
+
+
+def decode_op(name: str, values: dict[str, Any]) -> Op:
+    """Inverse of ``encode_op``; ``GraphError`` names an unknown op or attribute."""
+    cls = _REGISTRY.get(name)
+    if cls is None:
+        raise GraphError(f"unknown op {name!r}; is it declared by a package that is not imported?")
+    hints = dict(_fields(cls))
+    unknown = values.keys() - hints.keys()
+    if unknown:
+        raise GraphError(f"{name} has no attribute {sorted(unknown)}; wanted {sorted(hints)}")
+    return cls(**{k: _decode(hints[k], v) for k, v in values.items()})
+
+
+def _decode(hint: Any, v: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in args:
+        return None if v is None else _decode(next(a for a in args if a is not type(None)), v)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_decode(args[0], x) for x in v)
+        return tuple(_decode(a, x) for a, x in zip(args, v, strict=True))
+    if hint is Dim:
+        return Dim.parse(v)
+    if hint is Shape:
+        return Shape.parse(v)
+    if hint is DType:
+        return DType.parse(v)
+    if hint is QuantScheme:
+        return next(q for q in QuantScheme if q.text == v)
+    if hint is TensorData:
+        dtype = DType.parse(v["dtype"])
+        raw = np.frombuffer(base64.b64decode(v["data"]), dtype=dtype.numpy)
+        return TensorData(raw.reshape(v["shape"]))
+    if hint is float:
+        return float(v)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(v)
+    if isinstance(hint, type) and hasattr(hint, "from_dict"):
+        return hint.from_dict(v)
+    return v
+
+
+def attributes_text(o: Op) -> str:
+    """``axis=0, start=8`` with each value as JSON."""
+    return ", ".join(f"{k}={json.dumps(v, separators=(', ', ': '))}" for k, v in encode_op(o).items())

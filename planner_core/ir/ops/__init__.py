@@ -1,0 +1,54 @@
+"""The op declarations, one module a family; importing this package fills the registry."""
+
+from planner_core.ir.ops.attention import Attention, Rope, Softmax, SwiGLU
+from planner_core.ir.ops.boundary import Constant, Input, Param, Result
+from planner_core.ir.ops.control import Custom, If, Loop, Scan
+from planner_core.ir.ops.conv import (
+    Conv,
+    Conv3d,
+    ConvTranspose2d,
+    FusedConvBiasAct,
+    GlobalPool,
+    Pool2D,
+    ResizeNearest,
+)
+from planner_core.ir.ops.elementwise import Activation, Binary, Compare, Fma, Where
+from planner_core.ir.ops.indexing import (
+    Gather,
+    GatherElements,
+    GatherNd,
+    ScatterAdd,
+    ScatterElements,
+    ScatterNd,
+)
+from planner_core.ir.ops.matmul import DequantGroupedMatMul, DequantMatMul, GroupedMatMul, MatMul
+from planner_core.ir.ops.norm import (
+    BatchNorm,
+    LayerNorm,
+    LayerNorm2d,
+    LayerNormBackwardGamma,
+    RmsNorm,
+)
+from planner_core.ir.ops.reduce import ArgReduce, Cumsum, Reduce, TopK
+from planner_core.ir.ops.structure import (
+    Cast,
+    Concat,
+    Expand,
+    KvAppend,
+    Narrow,
+    Pad,
+    Reshape,
+    Reverse,
+    Slice,
+    Transpose,
+)
+
+__all__ = [
+    "Activation", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
+    "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
+    "Expand", "Fma", "FusedConvBiasAct", "Gather", "GatherElements", "GatherNd", "GlobalPool",
+    "GroupedMatMul", "If", "Input", "KvAppend", "LayerNorm", "LayerNorm2d", "LayerNormBackwardGamma",
+    "Loop", "MatMul", "Narrow", "Pad", "Param", "Pool2D", "Reduce", "Reshape", "ResizeNearest", "Result",
+    "Reverse", "RmsNorm", "Rope", "Scan", "ScatterAdd", "ScatterElements", "ScatterNd", "Slice", "Softmax",
+    "SwiGLU", "TopK", "Transpose", "Where",
+]

@@ -1,0 +1,151 @@
+"""Owns attention and what stands around it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner_core.errors import GraphError
+from planner_core.ir.op import Array, Op, op
+from planner_core.ir.shape import Shape
+
+MASKS = ("none", "causal", "custom", "bias", "sliding_window")
+"""Mask kinds in the command list's order 0–4."""
+
+
+@op(family="attention", operands="q k v mask?")
+class Attention(Op):
+    """``softmax(q kᵀ · scale + mask) v`` per head; ``score_scale`` 0 = 1/√d, ``softcap`` 0 = off.
+
+    layout ``bshd``: q ``[B,S,H·D]`` or ``[B,S,H,D]``, k and v with ``kv_heads`` (query heads share them in
+    groups); ``bhsd``: ``[B,H,S,D]``. mask: ``custom`` keeps where non-zero, ``bias`` is added,
+    ``sliding_window`` sees keys ``[p - window, p]``, p counted from the end of the keys.
+    """
+
+    num_heads: int
+    head_dim: int
+    kv_heads: int = 0
+    mask_kind: str = "none"
+    window: int = 0
+    score_scale: float = 0.0
+    softcap: float = 0.0
+    layout: str = "bshd"
+
+    def infer(self, q: Shape, k: Shape, v: Shape, *mask: Shape) -> Shape:
+        if self.mask_kind not in MASKS or self.layout not in ("bshd", "bhsd"):
+            raise GraphError(f"Attention mask {self.mask_kind!r}, layout {self.layout!r}: "
+                             f"wanted one of {', '.join(MASKS)} and bshd or bhsd")
+        if (self.mask_kind in ("custom", "bias")) != bool(mask):
+            raise GraphError(f"Attention with mask {self.mask_kind!r} got {len(mask)} mask operands")
+        kv = self.kv_heads or self.num_heads
+        if self.num_heads % kv:
+            raise GraphError(f"{self.num_heads} heads can't share {kv} key heads evenly")
+        for s, heads, what in ((q, self.num_heads, "q"), (k, kv, "k"), (v, kv, "v")):
+            want = heads * self.head_dim
+            if self.layout == "bshd":
+                got = s.dims[-1].value if s.rank == 3 else (s.dims[-1] * s.dims[-2]).value
+            else:
+                got = (s.dims[-1] * s.dims[1]).value if s.rank == 4 else -1
+            if s.rank not in (3, 4) or got not in (None, want):
+                raise GraphError(f"Attention {what} {s}: wanted {heads} heads × {self.head_dim} ({self.layout})")
+        return q
+
+    def evaluate(self, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+        kv, d = self.kv_heads or self.num_heads, self.head_dim
+
+        def heads(x: Array, n: int) -> Array:
+            return x if self.layout == "bhsd" else x.reshape(x.shape[0], x.shape[1], n, d).swapaxes(1, 2)
+
+        qh, kh, vh = heads(q, self.num_heads), heads(k, kv), heads(v, kv)
+        kh, vh = (np.repeat(x, self.num_heads // kv, axis=1) for x in (kh, vh))
+        s = qh @ kh.swapaxes(-1, -2) * (self.score_scale or d**-0.5)
+        if self.softcap:
+            s = self.softcap * np.tanh(s / self.softcap)
+        sq, sk = s.shape[-2:]
+        pos, key = np.arange(sq)[:, None] + sk - sq, np.arange(sk)[None, :]
+        if self.mask_kind == "bias":
+            s = s + mask[0]
+        elif self.mask_kind != "none":
+            if self.mask_kind == "custom":
+                keep = np.broadcast_to(mask[0] != 0, s.shape)
+            else:
+                keep = (key <= pos) & (self.mask_kind == "causal" or key >= pos - self.window)
+            s = np.where(keep, s, -np.inf)
+        p = np.exp(s - s.max(-1, keepdims=True))
+        out = (p / p.sum(-1, keepdims=True)) @ vh
+        return np.asarray(out if self.layout == "bhsd" else out.swapaxes(1, 2).reshape(q.shape), dtype=q.dtype)
+
+    def flops(self, out: Shape, q: Shape, k: Shape, *_: Shape) -> int:
+        keys = k.dims[2 if self.layout == "bhsd" else 1].value or 0
+        return 4 * out.numel * keys
+
+
+@op(family="attention", operands="x cos sin")
+class Rope(Op):
+    """Rotary embedding of the first ``n_rot`` of each head's ``head_dim`` (Su et al. 2021).
+
+    x ``[..,S,H·D]``; tables ``[S, n_rot/2]``. Pairs are (i, i + n_rot/2), or (2i, 2i+1) when interleaved.
+    """
+
+    head_dim: int
+    n_rot: int
+    interleaved: bool = False
+
+    def infer(self, x: Shape, *tables: Shape) -> Shape:
+        width = x.dims[-1].value
+        if self.n_rot % 2 or self.n_rot > self.head_dim or (width is not None and width % self.head_dim):
+            raise GraphError(f"Rope n_rot={self.n_rot}, head_dim={self.head_dim} don't fit {x}")
+        return x
+
+    def evaluate(self, x: Array, cos: Array, sin: Array, *_: Array) -> Array:
+        half = self.n_rot // 2
+        out = x.reshape(*x.shape[:-1], -1, self.head_dim).copy()
+        c, s = (t.reshape(t.shape[0], 1, half) for t in (cos, sin))
+        if self.interleaved:
+            a, b = out[..., 0 : self.n_rot : 2].copy(), out[..., 1 : self.n_rot : 2].copy()
+            out[..., 0 : self.n_rot : 2], out[..., 1 : self.n_rot : 2] = a * c - b * s, b * c + a * s
+        else:
+            a, b = out[..., :half].copy(), out[..., half : self.n_rot].copy()
+            out[..., :half], out[..., half : self.n_rot] = a * c - b * s, b * c + a * s
+        return np.asarray(out.reshape(x.shape), dtype=x.dtype)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return 3 * out.numel
+
+
+@op(family="attention", operands="x")
+class Softmax(Op):
+    """``exp(x - max) / sum`` along an axis."""
+
+    axis: int = -1
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        x.axis(self.axis)
+        return x
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        e = np.exp(x - x.max(self.axis, keepdims=True))
+        return np.asarray(e / e.sum(self.axis, keepdims=True), dtype=x.dtype)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return 5 * out.numel
+
+
+@op(family="attention", operands="x")
+class SwiGLU(Op):
+    """One packed row ``[.., 2n]`` to ``up * silu(gate)`` ``[.., n]``, gate first or second."""
+
+    gate_first: bool = True
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        width = x.dims[-1].value
+        if width is not None and width % 2:
+            raise GraphError(f"SwiGLU splits the last axis in half; {x} has an odd one")
+        return x.with_dims((*x.dims[:-1], x.dims[-1] // 2))
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        a, b = np.split(x, 2, axis=-1)
+        gate, up = (a, b) if self.gate_first else (b, a)
+        return np.asarray(up * gate / (1 + np.exp(-gate)), dtype=x.dtype)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return 5 * out.numel

@@ -1,0 +1,92 @@
+"""Owns ops with nested graphs (If, Loop, Scan) and the user's or importer's opaque ``Custom``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner_core.errors import GraphError
+from planner_core.ir.op import Op, op
+from planner_core.ir.shape import Shape
+
+if TYPE_CHECKING:
+    from planner_core.ir.graph import Graph
+
+
+@op(family="control", operands="cond captured*")
+class If(Op):
+    """One of two bodies. Their ``Input``s are the captured operands in order; output i is theirs, further
+    outputs are ``Result`` nodes. Planned as scratch of the larger body's arena."""
+
+    shape: Shape
+    then_body: Graph
+    else_body: Graph
+
+    def infer(self, *ins: Shape) -> Shape:
+        for body in self.bodies():
+            if len(body.inputs) != len(ins) - 1:
+                raise GraphError(f"If body {body.name!r} has {len(body.inputs)} inputs for {len(ins) - 1} captures")
+        return self.shape
+
+    def bodies(self) -> tuple[Graph, ...]:
+        return (self.then_body, self.else_body)
+
+
+@op(family="control", operands="operands*")
+class Loop(Op):
+    """ONNX Loop: operands are trip count, condition, ``carried`` states, then captures.
+
+    Body inputs: iteration, condition, states, captures; outputs: condition, states, then scan outputs.
+    """
+
+    shape: Shape
+    body: Graph
+    carried: int
+
+    def infer(self, *ins: Shape) -> Shape:
+        if len(self.body.inputs) != len(ins):
+            raise GraphError(f"Loop body {self.body.name!r} has {len(self.body.inputs)} inputs for {len(ins)} operands")
+        return self.shape
+
+    def bodies(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+
+@op(family="control", operands="operands*")
+class Scan(Op):
+    """ONNX Scan: operands are ``carried`` states, scanned sequences, then captures; the body sees one slice
+    of each sequence; outputs are the final states, then the stacked scan outputs."""
+
+    shape: Shape
+    body: Graph
+    carried: int
+    scanned: int
+
+    def infer(self, *ins: Shape) -> Shape:
+        if len(self.body.inputs) != len(ins):
+            raise GraphError(f"Scan body {self.body.name!r} has {len(self.body.inputs)} inputs for {len(ins)} operands")
+        return self.shape
+
+    def bodies(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+
+@op(family="custom", operands="operands*")
+class Custom(Op):
+    """An op by name, opaque to the planner: its output ``shape`` is declared, its kernel (if any) is
+    registered with the runtime. ``onnx.*`` names are ops that the importer kept as they were; ``attrs`` is
+    JSON text."""
+
+    op_name: str
+    shape: Shape
+    num_inputs: int = -1
+    num_outputs: int = 1
+    attrs: str = "{}"
+
+    def infer(self, *ins: Shape) -> Shape:
+        if self.num_inputs not in (-1, len(ins)):
+            raise GraphError(f"Custom {self.op_name!r} got {len(ins)} operands, wanted {self.num_inputs}")
+        return self.shape
+
+    @property
+    def detail(self) -> str:
+        return self.op_name

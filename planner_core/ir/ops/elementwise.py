@@ -1,0 +1,170 @@
+"""Owns elementwise ops. Operands broadcast as in NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from planner_core.errors import GraphError
+from planner_core.ir.dtype import DType
+from planner_core.ir.op import Array, Op, op
+from planner_core.ir.shape import Shape, broadcast_dims
+
+
+def _int_div(a: Array, b: Array) -> Array:
+    return np.trunc(a / b).astype(a.dtype) if a.dtype.kind in "iu" else a / b
+
+
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _int_div, "max": np.maximum,
+    "min": np.minimum, "pow": np.power, "mod": np.mod, "and": np.logical_and, "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+"""Binary kinds with their formula; the first seven are the command list's sub-ops 0–6 in order."""
+
+COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+
+def _erf(x: Array) -> Array:
+    table = np.frompyfunc(math.erf, 1, 1)
+    return np.asarray(table(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)), dtype=x.dtype)
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+ACTIVATION: dict[str, Callable[[Array, float, float], Array]] = {
+    "gelu": lambda x, a, b: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "gelu_approx": lambda x, a, b: _gelu_tanh(x),
+    "silu": lambda x, a, b: x * _sigmoid(x),
+    "relu": lambda x, a, b: np.maximum(x, 0),
+    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "tanh": lambda x, a, b: np.tanh(x),
+    "exp": lambda x, a, b: np.exp(x),
+    "log": lambda x, a, b: np.log(x),
+    "sqrt": lambda x, a, b: np.sqrt(x),
+    "rsqrt": lambda x, a, b: 1 / np.sqrt(x),
+    "neg": lambda x, a, b: -x,
+    "abs": lambda x, a, b: np.abs(x),
+    "leaky_relu": lambda x, a, b: np.where(x >= 0, x, a * x),
+    "elu": lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))),
+    "erf": lambda x, a, b: _erf(x),
+    "sin": lambda x, a, b: np.sin(x),
+    "cos": lambda x, a, b: np.cos(x),
+    "floor": lambda x, a, b: np.floor(x),
+    "ceil": lambda x, a, b: np.ceil(x),
+    "round": lambda x, a, b: np.rint(x),
+    "softplus": lambda x, a, b: np.logaddexp(x, 0),
+    "hardsigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
+    "hardswish": lambda x, a, b: x * np.clip(x / 6 + 0.5, 0, 1),
+    "clip": lambda x, a, b: np.clip(x, a, b),
+    "reciprocal": lambda x, a, b: 1 / x,
+    "not": lambda x, a, b: np.logical_not(x),
+    "sign": lambda x, a, b: np.sign(x),
+}
+"""Activation kinds with their formula over (x, alpha, beta); the first twelve are sub-ops 0–11 in order."""
+
+_WITH_ALPHA = {"leaky_relu", "elu", "hardsigmoid", "clip"}
+
+
+@op(family="elementwise", operands="a b", builders={k if k not in ("and", "or", "xor") else f"logical_{k}":
+                                                    {"kind": k} for k in BINARY})
+class Binary(Op):
+    """``a kind b`` with broadcasting; both operands have one dtype."""
+
+    kind: str
+
+    def infer(self, a: Shape, b: Shape, *_: Shape) -> Shape:
+        if self.kind not in BINARY:
+            raise GraphError(f"binary kind {self.kind!r}: wanted one of {', '.join(BINARY)}")
+        if a.dtype is not b.dtype:
+            raise GraphError(f"{self.kind} of {a} and {b}: dtypes differ, cast one of them")
+        return Shape(broadcast_dims(a, b), a.dtype)
+
+    def evaluate(self, a: Array, b: Array, *_: Array) -> Array:
+        return BINARY[self.kind](a, b)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return out.numel
+
+
+@op(family="elementwise", operands="a b", builders={k: {"kind": k} for k in COMPARE})
+class Compare(Op):
+    """``a kind b`` as bool, with broadcasting."""
+
+    kind: str
+
+    def infer(self, a: Shape, b: Shape, *_: Shape) -> Shape:
+        if self.kind not in COMPARE:
+            raise GraphError(f"compare kind {self.kind!r}: wanted one of {', '.join(COMPARE)}")
+        if a.dtype is not b.dtype:
+            raise GraphError(f"{self.kind} of {a} and {b}: dtypes differ, cast one of them")
+        return Shape(broadcast_dims(a, b), DType.BOOL)
+
+    def evaluate(self, a: Array, b: Array, *_: Array) -> Array:
+        return COMPARE[self.kind](a, b)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return out.numel
+
+
+@op(family="elementwise", operands="cond on_true on_false")
+class Where(Op):
+    """``on_true`` where ``cond`` holds, else ``on_false``."""
+
+    def infer(self, cond: Shape, t: Shape, f: Shape, *_: Shape) -> Shape:
+        if t.dtype is not f.dtype:
+            raise GraphError(f"Where of {t} and {f}: dtypes differ, cast one of them")
+        return Shape(broadcast_dims(cond, t, f), t.dtype)
+
+    def evaluate(self, cond: Array, t: Array, f: Array, *_: Array) -> Array:
+        return np.where(cond != 0, t, f)
+
+
+@op(family="elementwise", operands="a b c")
+class Fma(Op):
+    """``a * b + c`` with broadcasting."""
+
+    def infer(self, a: Shape, b: Shape, c: Shape, *_: Shape) -> Shape:
+        return Shape(broadcast_dims(a, b, c), a.dtype)
+
+    def evaluate(self, a: Array, b: Array, c: Array, *_: Array) -> Array:
+        return a * b + c
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return 2 * out.numel
+
+
+@op(family="elementwise", operands="x", builders={k if k != "not" else "logical_not": {"kind": k}
+                                                  for k in ACTIVATION})
+class Activation(Op):
+    """``kind(x)`` per element. ``alpha``, ``beta``: slope of leaky_relu and elu, line of hardsigmoid,
+    bounds of clip."""
+
+    kind: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        if self.kind not in ACTIVATION:
+            raise GraphError(f"activation {self.kind!r}: wanted one of {', '.join(ACTIVATION)}")
+        if self.kind not in _WITH_ALPHA and (self.alpha or self.beta):
+            raise GraphError(f"activation {self.kind} takes no alpha or beta")
+        return x
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        return np.asarray(ACTIVATION[self.kind](x, self.alpha, self.beta), dtype=x.dtype)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return out.numel

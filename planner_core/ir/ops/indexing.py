@@ -1,0 +1,110 @@
+"""Owns ops that read or write by index. Negative indices count from the end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from planner_core.errors import GraphError
+from planner_core.ir.op import Array, Op, op
+from planner_core.ir.shape import Shape
+
+
+def _wrap(idx: Array, extent: int) -> Array:
+    idx = idx.astype(np.int64)
+    return np.where(idx < 0, idx + extent, idx)
+
+
+@op(family="indexing", operands="x indices")
+class Gather(Op):
+    """``x`` taken at ``indices`` along ``axis``: dims before, then the indices' dims, then dims after."""
+
+    axis: int = 0
+
+    def infer(self, x: Shape, idx: Shape, *_: Shape) -> Shape:
+        axis = x.axis(self.axis)
+        return Shape((*x.dims[:axis], *idx.dims, *x.dims[axis + 1 :]), x.dtype)
+
+    def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
+        return np.take(x, _wrap(idx, x.shape[self.axis]), axis=self.axis)
+
+
+@op(family="indexing", operands="x indices")
+class GatherElements(Op):
+    """``out[i][j] = x[idx[i][j]][j]`` for axis 0, likewise elsewhere."""
+
+    axis: int
+
+    def infer(self, x: Shape, idx: Shape, *_: Shape) -> Shape:
+        if idx.rank != x.rank:
+            raise GraphError(f"GatherElements of {x} by {idx}: ranks differ")
+        return Shape(idx.dims, x.dtype)
+
+    def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
+        return np.take_along_axis(x, _wrap(idx, x.shape[self.axis]), self.axis)
+
+
+@op(family="indexing", operands="x indices")
+class GatherNd(Op):
+    """The last axis of ``indices`` holds leading coordinates of ``x``."""
+
+    def infer(self, x: Shape, idx: Shape, *_: Shape) -> Shape:
+        depth = idx.sizes[-1]
+        return Shape((*idx.dims[:-1], *x.dims[depth:]), x.dtype)
+
+    def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
+        return np.asarray(x[tuple(_wrap(idx[..., i], x.shape[i]) for i in range(idx.shape[-1]))])
+
+
+@op(family="indexing", operands="x indices updates")
+class ScatterNd(Op):
+    """``x`` with ``updates`` written at the coordinates in the last axis of ``indices``."""
+
+    def infer(self, x: Shape, idx: Shape, updates: Shape, *_: Shape) -> Shape:
+        return x
+
+    def evaluate(self, x: Array, idx: Array, updates: Array, *_: Array) -> Array:
+        out = x.copy()
+        out[tuple(_wrap(idx[..., i], x.shape[i]) for i in range(idx.shape[-1]))] = updates
+        return out
+
+
+@op(family="indexing", operands="x indices updates")
+class ScatterElements(Op):
+    """``x`` with ``updates`` written (or reduced: add, mul, max, min) at ``indices`` along an axis."""
+
+    axis: int
+    reduction: str = "none"
+
+    def infer(self, x: Shape, idx: Shape, updates: Shape, *_: Shape) -> Shape:
+        if self.reduction not in ("none", "add", "mul", "max", "min"):
+            raise GraphError(f"ScatterElements reduction {self.reduction!r}: wanted none, add, mul, max or min")
+        return x
+
+    def evaluate(self, x: Array, idx: Array, updates: Array, *_: Array) -> Array:
+        out = x.copy()
+        where = list(np.indices(idx.shape, sparse=True))
+        where[self.axis] = _wrap(idx, x.shape[self.axis])
+        if self.reduction == "none":
+            out[tuple(where)] = updates
+        else:
+            ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[self.reduction]
+            ufunc.at(out, tuple(where), updates)
+        return out
+
+
+@op(family="indexing", operands="updates indices")
+class ScatterAdd(Op):
+    """Zeros ``[out_dim, ...]`` with ``updates[i]`` added at row ``indices[i]``; duplicates accumulate."""
+
+    out_dim: int
+
+    def infer(self, updates: Shape, idx: Shape, *_: Shape) -> Shape:
+        return updates.with_dims((self.out_dim, *updates.dims[idx.rank :]))
+
+    def evaluate(self, updates: Array, idx: Array, *_: Array) -> Array:
+        tail = updates.shape[idx.ndim :]
+        out = np.zeros((self.out_dim, *tail), dtype=updates.dtype)
+        np.add.at(out, idx.reshape(-1).astype(np.int64), updates.reshape(math.prod(idx.shape), *tail))
+        return out

@@ -1,0 +1,98 @@
+"""Owns matrix products, dense, grouped by expert, and over packed weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner_core.errors import GraphError
+from planner_core.ir.dtype import DType, QuantScheme
+from planner_core.ir.op import Array, Op, op
+from planner_core.ir.shape import Shape, broadcast_dims
+
+
+@op(family="matmul", operands="a b", builders={"mm": {}})
+class MatMul(Op):
+    """``a @ b`` as NumPy's matmul: last two axes multiply, the others broadcast. FLOPs: 2·M·K·N·batch."""
+
+    def infer(self, a: Shape, b: Shape, *_: Shape) -> Shape:
+        if a.rank < 1 or b.rank < 1:
+            raise GraphError(f"matmul of {a} and {b}: scalars don't multiply")
+        ka, kb = a.dims[-1], b.dims[-2 if b.rank > 1 else -1]
+        if not ka.same(kb) and not (ka.is_unknown or kb.is_unknown):
+            raise GraphError(f"matmul of {a} and {b}: inner extents {ka} and {kb} differ")
+        if a.dtype is not b.dtype:
+            raise GraphError(f"matmul of {a} and {b}: dtypes differ, cast one of them")
+        lead = broadcast_dims(Shape(a.dims[:-2], a.dtype), Shape(b.dims[:-2], b.dtype))
+        return Shape((*lead, *a.dims[-2:-1], *(b.dims[-1:] if b.rank > 1 else ())), a.dtype)
+
+    def evaluate(self, a: Array, b: Array, *_: Array) -> Array:
+        return np.asarray(np.matmul(a, b))
+
+    def flops(self, out: Shape, a: Shape, b: Shape, *_: Shape) -> int:
+        return 2 * out.numel * (a.dims[-1].value or 0)
+
+
+def _grouped(x: Shape, k: int | None, n: int, what: str) -> Shape:
+    if x.rank != 2 or (k is not None and x.dims[1].value not in (None, k)):
+        raise GraphError(f"{what}: x must be [m, {k}], got {x}")
+    return x.with_dims((x.dims[0], n))
+
+
+@op(family="matmul", operands="x w expert_idx")
+class GroupedMatMul(Op):
+    """Row i: ``x[i] @ w[expert_idx[i]]``; x ``[m,k]``, w ``[experts,k,n]``, idx ``[m]``."""
+
+    def infer(self, x: Shape, w: Shape, idx: Shape, *_: Shape) -> Shape:
+        if w.rank != 3:
+            raise GraphError(f"GroupedMatMul: w must be [experts, k, n], got {w}")
+        _grouped(x, w.dims[1].value, 0, "GroupedMatMul")
+        return x.with_dims((x.dims[0], w.dims[2]))
+
+    def evaluate(self, x: Array, w: Array, idx: Array, *_: Array) -> Array:
+        return np.asarray(np.einsum("mk,mkn->mn", x, w[idx.astype(np.int64)]), dtype=x.dtype)
+
+    def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
+        return 2 * out.numel * (x.dims[1].value or 0)
+
+
+def _check_packed(w: Shape, rows: int, k: int, scheme: QuantScheme, what: str) -> None:
+    if w.dtype is not DType.U8:
+        raise GraphError(f"{what}: packed weights are u8, got {w}")
+    want = rows * scheme.row_bytes(k)
+    if w.is_static and w.numel != want:
+        raise GraphError(f"{what}: {w} holds {w.numel} bytes; {scheme} with k={k}, {rows} rows wants {want}")
+
+
+@op(family="matmul", operands="x w_packed")
+class DequantMatMul(Op):
+    """``x[.., k] @ dequant(w)ᵀ`` with w ``n`` packed rows of ``k`` elements (GGUF's layout)."""
+
+    n: int
+    scheme: QuantScheme
+
+    def infer(self, x: Shape, w: Shape, *_: Shape) -> Shape:
+        k = x.dims[-1].value
+        if k is not None:
+            _check_packed(w, self.n, k, self.scheme, "DequantMatMul")
+        return x.with_dims((*x.dims[:-1], self.n))
+
+    def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
+        return 2 * out.numel * (x.dims[-1].value or 0)
+
+
+@op(family="matmul", operands="x w_packed expert_idx")
+class DequantGroupedMatMul(Op):
+    """``GroupedMatMul`` over packed expert weights: ``experts`` × ``n`` packed rows of ``k`` elements."""
+
+    n: int
+    experts: int
+    scheme: QuantScheme
+
+    def infer(self, x: Shape, w: Shape, idx: Shape, *_: Shape) -> Shape:
+        k = x.dims[-1].value
+        if k is not None:
+            _check_packed(w, self.experts * self.n, k, self.scheme, "DequantGroupedMatMul")
+        return _grouped(x, k, self.n, "DequantGroupedMatMul")
+
+    def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
+        return 2 * out.numel * (x.dims[1].value or 0)

@@ -1,0 +1,91 @@
+"""Owns reductions and scans along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from planner_core.errors import GraphError
+from planner_core.ir.dtype import DType
+from planner_core.ir.op import Array, Op, op
+from planner_core.ir.shape import Shape, dim
+
+REDUCE: dict[str, Callable[..., Any]] = {
+    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod,
+}
+
+
+@op(family="reduce", operands="x", builders={f"reduce_{k}": {"kind": k} for k in REDUCE})
+class Reduce(Op):
+    """sum, mean, max, min or prod over ``axes``, which are dropped or kept with extent 1."""
+
+    kind: str
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        if self.kind not in REDUCE:
+            raise GraphError(f"reduce kind {self.kind!r}: wanted one of {', '.join(REDUCE)}")
+        axes = {x.axis(a) for a in self.axes}
+        kept = (dim(1) if i in axes else d for i, d in enumerate(x.dims) if self.keepdims or i not in axes)
+        return x.with_dims(kept)
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        return np.asarray(REDUCE[self.kind](x, axis=self.axes, keepdims=self.keepdims), dtype=x.dtype)
+
+    def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
+        return x.numel
+
+
+@op(family="reduce", operands="x", builders={"argmax": {"kind": "max"}, "argmin": {"kind": "min"}})
+class ArgReduce(Op):
+    """Index of the first max or min along an axis, as i64."""
+
+    kind: str
+    axis: int
+    keepdims: bool = False
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        axis = x.axis(self.axis)
+        return Shape(tuple(dim(1) if i == axis else d for i, d in enumerate(x.dims)
+                           if self.keepdims or i != axis), DType.I64)
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        fn = np.argmax if self.kind == "max" else np.argmin
+        return np.asarray(fn(x, axis=self.axis, keepdims=self.keepdims), dtype=np.int64)
+
+
+@op(family="reduce", operands="x")
+class TopK(Op):
+    """The ``k`` largest (or smallest) along the last axis, in order: their indices (i64) or values."""
+
+    k: int
+    largest: bool = True
+    values: bool = False
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        have = x.dims[-1].value
+        if have is not None and not 0 <= self.k <= have:
+            raise GraphError(f"TopK k={self.k} of {x}: wanted at most {have}")
+        return Shape((*x.dims[:-1], dim(self.k)), x.dtype if self.values else DType.I64)
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        order = np.argsort(-x if self.largest else x, axis=-1, kind="stable")[..., : self.k]
+        return np.take_along_axis(x, order, -1) if self.values else order.astype(np.int64)
+
+
+@op(family="reduce", operands="x")
+class Cumsum(Op):
+    """Running sum along the last axis, inclusive or exclusive."""
+
+    exclusive: bool = False
+
+    def infer(self, x: Shape, *_: Shape) -> Shape:
+        x.axis(-1)
+        return x
+
+    def evaluate(self, x: Array, *_: Array) -> Array:
+        y = np.cumsum(x, axis=-1, dtype=x.dtype)
+        return y - x if self.exclusive else y
