@@ -1,0 +1,78 @@
+"""Owns the entry points. Reading: ``onnx_read.py``; dims: ``onnx_inputs.py``; the walk: ``onnx_build.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner_core.errors import GraphError, ImportModelError
+from planner_core.ir import Graph, load_graph
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["import_onnx", "load_model"]
+
+
+def import_onnx(
+    model: str | Path | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
+    """The graph of an ONNX model, with shape arithmetic folded and every input dim bound.
+
+    ``dims`` binds symbols of the file, ``shapes`` an input's whole shape. What had to be assumed is in
+    ``graph.notes``. Raises ``ImportModelError``.
+    """
+    from planner_core.importers.onnx_model import build
+    from planner_core.importers.onnx_read import read_model
+
+    return build(read_model(model), dict(dims or {}), {k: tuple(v) for k, v in (shapes or {}).items()})
+
+
+def load_model(
+    path: str | Path,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
+    """The graph of a model file: ONNX (by suffix or content) or this project's JSON. Raises ``ImportModelError``."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if path.is_file() and suffix != ".onnx":
+        with path.open("rb") as f:
+            head = f.read(64)
+        if suffix == ".json" or head.lstrip()[:1] == b"{":
+            return _load_json(path, dims, shapes)
+        if head[:1] != b"\x08":  # field 1 (ir_version), a varint: how every ONNX file starts
+            raise ImportModelError(
+                f"{path}: not a model file this version reads (suffix {suffix or 'none'!r}, starts with {head[:8]!r}); "
+                "supported: ONNX (.onnx), graph files written by save_graph (.json)"
+            )
+    return import_onnx(path, dims=dims, shapes=shapes)
+
+
+def _load_json(
+    path: Path, dims: Mapping[str, int] | None, shapes: Mapping[str, Sequence[int]] | None
+) -> Graph:
+    try:
+        graph = load_graph(path)
+        values = dict(dims or {})
+        inputs = {graph[i].name: graph[i].shape for i in graph.inputs}
+        for name, sizes in (shapes or {}).items():
+            if name not in inputs:
+                raise GraphError(f"shapes names {name!r}, which is no input; inputs: {', '.join(inputs) or 'none'}")
+            have = inputs[name]
+            if len(sizes) != have.rank:
+                raise GraphError(f"shapes gives {name!r} {len(sizes)} dims {list(sizes)}, the graph has {have}")
+            for d, size in zip(have.dims, sizes, strict=True):
+                if d.value is None and d.symbol is not None and not d.is_unknown:
+                    if values.setdefault(d.symbol, size) != size:
+                        raise GraphError(f"dim {d.symbol!r} is given as {values[d.symbol]} and as {size}")
+                elif d.value != size:
+                    raise GraphError(f"shapes gives {name!r} {list(sizes)}, the graph fixes {have}")
+        return graph.bind(values) if values else graph
+    except (GraphError, KeyError, TypeError) as e:
+        raise ImportModelError(f"{path}: {e}; wanted a graph file written by save_graph") from e

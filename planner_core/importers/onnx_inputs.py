@@ -1,0 +1,180 @@
+"""Owns the binding of input dims: symbols, whole shapes, the axis-0 default, one error for all that is open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planner_core.errors import GraphError, ImportModelError
+from planner_core.importers.onnx_tensors import STRING, dtype_of
+from planner_core.ir import UNKNOWN, Dim, DType, Shape
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["BoundInputs", "bind_inputs", "declared_dims"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInputs:
+    """Shapes by input, values by symbol, and what was assumed."""
+
+    shapes: dict[str, Shape]
+    values: dict[str, int]
+    notes: list[str]
+
+
+def declared_dims(tensor: onnx.TypeProto.Tensor) -> list[int | str | None] | None:
+    """Per axis a value, a symbol's text or None (anonymous); None without a rank."""
+    if not tensor.HasField("shape"):
+        return None
+    out: list[int | str | None] = []
+    for d in tensor.shape.dim:
+        if d.WhichOneof("value") == "dim_value":
+            out.append(d.dim_value if d.dim_value > 0 else None)
+        else:
+            text = d.dim_param.strip()
+            out.append(None if not text or "?" in text or text in ("-1", "0", "None") else text)
+    return out
+
+
+def _symbol(text: str) -> str:
+    clean = re.sub(r"[^\w.+\-*/() ]", "_", text)
+    return f"_{clean}" if clean.isdigit() else clean
+
+
+def evaluate(text: str, values: Mapping[str, int]) -> int | None:
+    """A symbol's or expression's value; None while a name in it has none."""
+    if text in values:
+        return values[text]
+    d = Dim(None, text)
+    if d.names() == {text} or not d.names() <= values.keys():
+        return None
+    try:
+        return d.bind(values).value
+    except (GraphError, ArithmeticError):
+        return -1
+
+
+def _checked(what: str, axes: Mapping[str, list[int | str | None] | None], dims: Mapping[str, int],
+             shapes: Mapping[str, Sequence[int]], listing: str) -> dict[str, int]:
+    known: dict[str, None] = {}
+    for row in axes.values():
+        for a in row or []:
+            if isinstance(a, str):
+                known.update(dict.fromkeys([a, *sorted(Dim(None, a).names())]))
+    for name, value in dims.items():
+        if name not in known:
+            raise ImportModelError(f"{what}: dims names {name!r}, which no input has; symbols: "
+                                   f"{', '.join(known) or 'none'}. {listing}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ImportModelError(f"{what}: dim {name!r} is given as {value!r}; wanted an int of 1 or more")
+    values = dict(dims)
+    for name, sizes in shapes.items():
+        if name not in axes:
+            raise ImportModelError(f"{what}: shapes names {name!r}, which is no input. {listing}")
+        if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+            raise ImportModelError(f"{what}: shape of {name!r} is given as {list(sizes)}; wanted ints of 1 or more")
+        row = axes[name]
+        if row is None:
+            continue
+        if len(row) != len(sizes):
+            raise ImportModelError(f"{what}: shape of {name!r} is given as {list(sizes)} (rank {len(sizes)}); "
+                                   f"the file has rank {len(row)}. {listing}")
+        for axis, (a, size) in enumerate(zip(row, sizes, strict=True)):
+            if isinstance(a, int) and a != size:
+                raise ImportModelError(f"{what}: shape of {name!r} is given as {list(sizes)}; "
+                                       f"the file fixes axis {axis} to {a}, got {size}")
+            if isinstance(a, str) and values.setdefault(a, size) != size:
+                raise ImportModelError(f"{what}: dim {a!r} is given as {values[a]}, and as {size} by the shape of "
+                                       f"{name!r} (axis {axis}); make them agree")
+    return values
+
+
+def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[str, int],
+                shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
+    """Give every dim of every input a value, or raise one ``ImportModelError`` that lists what is open."""
+    axes: dict[str, list[int | str | None] | None] = {}
+    types: dict[str, DType] = {}
+    fixed: dict[str, Shape] = {}
+    for v in inputs:
+        if v.type.WhichOneof("value") not in ("tensor_type", None) or v.type.tensor_type.elem_type == STRING:
+            fixed[v.name] = Shape((UNKNOWN,), DType.U8)
+        else:
+            axes[v.name] = declared_dims(v.type.tensor_type)
+            types[v.name] = dtype_of(v.type.tensor_type.elem_type)[0]
+    listing = "Inputs: " + ("; ".join(
+        [f"{n} {types[n]}{_text(row)}" for n, row in axes.items()] + [f"{n} (no tensor)" for n in fixed]) or "none")
+    values = _checked(what, axes, dims, shapes, listing)
+    notes: list[str] = []
+    plain = {a for row in axes.values() for a in row or [] if isinstance(a, str) and Dim(None, a).names() == {a}}
+    for name, row in axes.items():
+        a = row[0] if row else None
+        if name in shapes or not isinstance(a, str) or evaluate(a, values) is not None:
+            continue
+        if a in plain or not Dim(None, a).names() & (plain | values.keys()):
+            values[a] = 1
+            notes.append(f"Axis 0 of input {name!r} (symbol {a!r}) has no size in the file; taken as 1.")
+    out: dict[str, Shape] = {}
+    for v in inputs:
+        name = v.name
+        if name in fixed:
+            out[name] = fixed[name]
+            notes.append(f"Input {name!r} is no numeric tensor; its size is unknown.")
+            continue
+        row = axes[name]
+        if row is None:
+            out[name] = Shape.of(shapes[name] if name in shapes else [UNKNOWN], types[name])
+            continue
+        got: list[Dim] = []
+        for axis, a in enumerate(row):
+            if isinstance(a, int):
+                got.append(Dim(a))
+            elif name in shapes:
+                got.append(Dim(int(shapes[name][axis]), None if a is None else _symbol(a)))
+            elif a is None:
+                got.append(UNKNOWN if axis else Dim(1))
+                if not axis:
+                    notes.append(f"Axis 0 of input {name!r} (no symbol) has no size in the file; taken as 1.")
+            else:
+                value = evaluate(a, values)
+                if value is not None and value < 1:
+                    raise ImportModelError(f"{what}: axis {axis} of input {name!r} is {a!r}, which comes to less than "
+                                           f"1 with {values}; bind other values")
+                got.append(Dim(value, _symbol(a)))
+        out[name] = Shape(tuple(got), types[name])
+    if any(not s.is_static for n, s in out.items() if n not in fixed):
+        raise _unbound(what, axes, out, fixed)
+    return BoundInputs(out, values, notes)
+
+
+def _text(row: list[int | str | None] | None) -> str:
+    return "[no rank]" if row is None else "[" + ", ".join("?" if a is None else str(a) for a in row) + "]"
+
+
+def _unbound(what: str, axes: Mapping[str, list[int | str | None] | None], out: Mapping[str, Shape],
+             fixed: Mapping[str, Shape]) -> ImportModelError:
+    symbols: dict[str, None] = {}
+    lines, example = [], ""
+    for name, row in axes.items():
+        holes = [i for i, d in enumerate(out[name].dims) if d.value is None]
+        for i in holes:
+            if row is not None and isinstance(row[i], str):
+                symbols.update(dict.fromkeys(sorted(Dim(None, str(row[i])).names())))
+        mark = "" if not holes else ("   <- no rank" if row is None else f"   <- no size on axis {', '.join(map(str, holes))}")
+        lines.append(f"  {name}: {out[name].dtype}{_text(row)}{mark}")
+        if holes and not example:
+            sizes = [640 if d.value is None else d.value for d in out[name].dims]
+            example = f"--shape {name}={','.join(map(str, sizes if row is not None else [1, 3, 640, 640]))}"
+    lines += [f"  {name}: no tensor" for name in fixed]
+    by_dim = f"rlx-viz plan {what} " + " ".join(f"--dim {s}=640" for s in symbols) if symbols else ""
+    return ImportModelError("\n".join([
+        f"{what}: some input dims have no size. Inputs:", *lines,
+        f"Symbols: {', '.join(symbols) or 'none (the open dims are anonymous)'}",
+        "Give sizes, for example (use sizes that suit the model):",
+        *([f"  {by_dim}"] if by_dim else []),
+        f"  rlx-viz plan {what} {example}",
+        "or in Python dims={symbol: size}, shapes={input: sizes}.",
+    ]))

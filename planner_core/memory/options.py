@@ -1,0 +1,126 @@
+"""Owns ``PlanOptions``: every switch of the planner, declared once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planner_core.errors import PlanError
+from planner_core.memory.widths import ArenaWidthPolicy, Target, arena_width_policy
+from planner_core.options import coerce_option, env_overrides, option
+
+if TYPE_CHECKING:
+    from planner_core.ir import Graph
+
+__all__ = ["HOST_INDEXING", "PlanOptions", "has_host_indexing", "static_weight_pack_skip_enabled"]
+
+HOST_INDEXING = frozenset(
+    {"Gather", "GatherNd", "GatherElements", "ScatterNd", "ScatterElements", "LayerNormBackwardGamma"}
+)
+"""Ops that a backend may run on the host, out of order with its own commands (spec §7)."""
+
+_FOLDING_TARGETS = frozenset({Target.METAL})
+"""Targets whose lowering reads a folded transpose's source."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Options of one plan. Values given here are final: only presets and entry points read the environment.
+
+    ``env`` lists the variables that a preset read, for the plan to show; it is no option.
+    """
+
+    allocate_params: bool = option(True, group="boundary", help="Give params bytes in this plan.")
+    allocate_inputs: bool = option(True, group="boundary", help="Give graph inputs bytes in this plan.")
+    allocate_constants: bool = option(True, group="boundary", help="Give constants bytes in this plan.")
+    separate_weights: bool = option(
+        False, group="boundary", help="Put params in a region of their own instead of the arena.")
+    arena_no_reuse: bool = option(
+        False, group="reuse", env="RLX_ARENA_NO_REUSE", help="Give every buffer its own bytes: nothing is reused.")
+    pin_output_ancestors: bool = option(
+        True, group="liveness", help="Keep everything an output was computed from alive to the end.")
+    dequant_host_fallback: bool = option(
+        True, group="liveness", help="Keep activations that a host dequant-matmul might read alive to the end.")
+    pin_host_structure: bool = option(
+        False, group="liveness", env="RLX_ARENA_PIN_HOST_STRUCTURE",
+        help="Keep what Expand, Concat, Transpose and Narrow touch alive to the end.")
+    elide_bank_transposes: bool = option(
+        False, group="elision", help="Drop transposes that the matmul reading them folds away.")
+    elide_requires_small_m: bool = option(
+        False, group="elision", help="Drop only expert-bank transposes read with at most 4 rows.")
+    fold_conv3d_epilogue: bool = option(
+        False, group="liveness", help="Leave room for 3-D convs that absorb a leaky ReLU or read through a concat.")
+    alignment: int = option(64, group="layout", help="Every slot starts at a multiple of this power of two (bytes).")
+    width_policy: ArenaWidthPolicy = option(
+        ArenaWidthPolicy.F32_UNIFORM, group="layout", help="How wide activations are stored.")
+    placement: str = option(
+        "first_fit", group="layout", choices=("first_fit",), help="How offsets are chosen.")
+    verify_placement: bool = option(
+        False, group="checks", env="RLX_PLAN_VERIFY", cache_key=False,
+        help="Derive every offset a second time with the plain candidate scan.")
+    verify_memory: bool = option(
+        False, group="checks", env="RLX_MEM_VERIFY", cache_key=False,
+        help="Run the self-check after planning and fail on any violation.")
+    env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        a = self.alignment
+        if not isinstance(a, int) or a < 1 or a & (a - 1):
+            raise PlanError(f"alignment {a!r}: wanted a power of two, such as 1, 64 or 4096")
+        if not isinstance(self.width_policy, ArenaWidthPolicy):
+            raise PlanError(f"width_policy {self.width_policy!r}: wanted an ArenaWidthPolicy")
+
+    def replace(self, **changes: Any) -> PlanOptions:
+        """A copy with options changed; text values are read as their type, unknown names explained."""
+        return dataclasses.replace(self, **{k: coerce_option(PlanOptions, k, v) for k, v in changes.items()})
+
+    # --- presets (these read the environment, once) -----------------------------------------------
+
+    @classmethod
+    def inference(cls, environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
+        """The conservative defaults; the environment over them, ``explicit`` values over both."""
+        values, read = env_overrides(cls, environ)
+        return dataclasses.replace(cls(env=read), **{**values, **explicit})
+
+    @classmethod
+    def backward_activations_only(cls, environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
+        """``inference`` with params not allocated: the forward plan holds them."""
+        return cls.inference(environ, **{"allocate_params": False, **explicit})
+
+    @classmethod
+    def for_target(cls, target: Target | str, graph: Graph | None = None,
+                   environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
+        """What ``compile_graph``, the command line and the explorer start from.
+
+        Ancestors are pinned only where ``graph`` has host indexing; no dequant host fallback; the target's
+        width policy; folded transposes dropped where the target folds them; params in their own region.
+        """
+        try:
+            target = Target(target)
+        except ValueError:
+            raise PlanError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
+        mine: dict[str, Any] = {
+            "pin_output_ancestors": graph is not None and has_host_indexing(graph),
+            "dequant_host_fallback": False,
+            "width_policy": arena_width_policy(target),
+            "elide_bank_transposes": target in _FOLDING_TARGETS,
+            "separate_weights": True,
+        }
+        return cls.inference(environ, **{**mine, **explicit})
+
+
+def has_host_indexing(graph: Graph) -> bool:
+    """The graph holds one of ``HOST_INDEXING``."""
+    return any(n.op.name in HOST_INDEXING for n in graph.nodes)
+
+
+def static_weight_pack_skip_enabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a backend may skip making a static pack again after the first run (spec §6).
+
+    On unless ``RLX_STATIC_WEIGHT_PACK=0`` (or its older name ``RLX_QWEN3_BAKE_WEIGHTS=0``).
+    """
+    environ = os.environ if environ is None else environ
+    return environ.get("RLX_STATIC_WEIGHT_PACK", environ.get("RLX_QWEN3_BAKE_WEIGHTS", "1")).strip() != "0"

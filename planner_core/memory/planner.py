@@ -1,0 +1,207 @@
+"""Owns planning itself: graph and options to ``MemoryPlan``. Named entry points: ``entry.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from planner_core.errors import PlanError
+from planner_core.ir import DType, Graph, NodeId
+from planner_core.memory.bounds import align_up, lower_bound
+from planner_core.memory.facts import (
+    CONSTANT,
+    DTYPES,
+    I64,
+    INPUT,
+    NOT_BOUNDARY,
+    PARAM,
+    GraphFacts,
+    Mask,
+    facts_of,
+)
+from planner_core.memory.options import PlanOptions
+from planner_core.memory.placement import STRATEGIES, first_fit_scan
+from planner_core.memory.plan import ARENA, NO_SLOT, WEIGHTS, MemoryPlan
+from planner_core.memory.problem import Budget, Problem
+from planner_core.memory.rules import live_state
+from planner_core.memory.widths import storage_dtype
+
+__all__ = ["native_width_nodes", "plan_graph", "storage_codes"]
+
+MIN_GUARD = 128
+"""Bytes behind a boundary slot that nothing else may use (spec §5), unless the alignment is larger."""
+
+
+def native_width_nodes(graph: Graph, options: PlanOptions) -> set[NodeId]:
+    """Nodes that stay native under the two ``*_WIDENED`` policies: ``Custom`` and ``KvAppend`` ops, their
+    inputs, and the whole alias family (root and all its views) of each."""
+    if not options.width_policy.widens_half:
+        return set()
+    f = facts_of(graph)
+    roots = {int(f.root[i]) for n in graph.nodes if n.op.name in ("Custom", "KvAppend") for i in (n.id, *n.inputs)}
+    if not roots:
+        return set()
+    return set(np.flatnonzero(np.isin(f.root, list(roots))).tolist())
+
+
+def storage_codes(graph: Graph, options: PlanOptions) -> I64:
+    """The stored dtype of each node (index into the dtype list): its root's, by the width policy."""
+    f = facts_of(graph)
+    table = np.asarray([[DTYPES.index(storage_dtype(options.width_policy, d, is_param)) for d in DTYPES]
+                        for is_param in (False, True)], dtype=np.int64)
+    own = table[(f.boundary == PARAM).astype(np.int64), f.dtype]
+    native = native_width_nodes(graph, options)
+    if native:
+        keep = np.asarray(sorted(native))
+        own[keep] = f.dtype[keep]
+    return own[f.root]
+
+
+def _bytes(elements: I64, bits: I64) -> I64:
+    return np.where(elements < 0, 0, (elements * bits + 7) // 8)
+
+
+def plan_graph(
+    graph: Graph,
+    options: PlanOptions,
+    *,
+    unallocated: frozenset[NodeId] = frozenset(),
+    own_views: bool = False,
+) -> MemoryPlan:
+    """Live ranges, sizes, placement, views: the whole of spec §1–8 for one set of options.
+
+    ``unallocated`` nodes get no slot (a body's captured inputs live outside). ``own_views`` gives views
+    bytes of their own, as if nothing were shared: the start of the savings waterfall.
+    Raises ``UnboundDimError`` for a symbol without a value.
+    """
+    f = facts_of(graph)
+    if own_views:
+        f = _without_views(f)
+    count = len(graph)
+    state, ranges = live_state(graph, options)
+    no_reuse = options.arena_no_reuse or state.no_reuse
+    storage = storage_codes(graph, options)
+    if own_views:
+        storage = np.asarray([DTYPES.index(storage_dtype(options.width_policy, d, False)) for d in DTYPES])[f.dtype]
+    bits = np.asarray([d.bits for d in DTYPES], dtype=np.int64)[storage]
+    size = _bytes(f.elements, bits)
+    unknown = f.elements < 0
+    view_offset = f.view_elements * bits // 8
+
+    boundary = (f.boundary == INPUT) | (f.boundary == PARAM) | (f.boundary == CONSTANT)
+    is_root = f.root == np.arange(count)
+    allowed = np.ones(count, dtype=bool)
+    for kind, wanted in ((INPUT, options.allocate_inputs), (PARAM, options.allocate_params),
+                         (CONSTANT, options.allocate_constants)):
+        if not wanted:
+            allowed[f.boundary == kind] = False
+    if unallocated:
+        allowed[sorted(unallocated)] = False
+    size[boundary & (size == 0) & ~unknown] = max(options.alignment, 1)
+    owns = is_root & allowed & ~state.elided & ~unknown & (size > 0)
+    guard = np.where(owns & boundary, max(options.alignment, MIN_GUARD), 0).astype(np.int64)
+    space = np.full(count, NO_SLOT, dtype=np.int8)
+    space[owns] = ARENA
+    if options.separate_weights:
+        space[owns & (f.boundary == PARAM)] = WEIGHTS
+
+    offset = np.zeros(count, dtype=np.int64)
+    heights = {ARENA: 0, WEIGHTS: 0}
+    bound, bound_step = 0, 0
+    for region in (ARENA, WEIGHTS):
+        ids = np.flatnonzero(space == region)
+        problem = Problem.of(ranges.birth[ids], ranges.death[ids], size[ids], alignment=options.alignment,
+                             guard=guard[ids])
+        offset[ids] = _place(problem, options, no_reuse, graph, ids)
+        heights[region] = problem.height(offset[ids])
+        if region == ARENA:
+            bound, bound_step = lower_bound(problem)
+            if no_reuse and len(problem):
+                bound = heights[ARENA]  # without reuse every buffer needs its own bytes at once
+    plan = MemoryPlan(
+        options=options, birth=ranges.birth, death=ranges.death, last_read=ranges.last_read, root=f.root,
+        view_offset=view_offset, space=space, offset=offset, size=size, guard=guard, storage=storage,
+        elided=state.elided, unknown=unknown, extensions=ranges.extensions, arena_size=heights[ARENA],
+        weights_size=heights[WEIGHTS], scratch_size=_body_scratch(graph, options), lower_bound=bound,
+        bound_step=bound_step, no_reuse=no_reuse, graph=graph)
+    if not no_reuse:
+        _safety_pass(plan, graph)
+    place_views(plan)
+    if options.verify_memory:
+        from planner_core.memory.verify import require_sound
+
+        require_sound(graph, plan)
+    return plan
+
+
+def _without_views(f: GraphFacts) -> GraphFacts:
+    count = len(f.root)
+    return dataclasses.replace(f, root=np.arange(count), parent=np.full(count, -1),
+                               view_elements=np.zeros(count, dtype=np.int64))
+
+
+def _place(problem: Problem, options: PlanOptions, no_reuse: bool, graph: Graph, ids: I64) -> I64:
+    if no_reuse:
+        order = np.lexsort((np.arange(len(problem)), -problem.size))
+        span = align_up(problem.size + problem.guard, options.alignment)[order]
+        offsets = np.zeros(len(problem), dtype=np.int64)
+        offsets[order] = np.cumsum(span) - span
+        return offsets
+    strategy = STRATEGIES[options.placement]
+    offsets = strategy(problem, Budget())
+    if options.verify_placement:
+        plain = first_fit_scan(problem)
+        differ = np.flatnonzero(plain != offsets)
+        if len(differ):
+            k = int(differ[0])
+            n = graph[int(ids[k])]
+            raise PlanError(f"placement check: {len(differ)} offsets differ from the plain scan, first {n.op.name} "
+                            f"{n.label}: got {offsets[k]}, wanted {plain[k]}. Please report this graph.")
+    return offsets
+
+
+def _safety_pass(plan: MemoryPlan, graph: Graph) -> None:
+    """Move an output that overlaps one of its own inputs' bytes to the end (never needed; recorded if so)."""
+    ptr, flat = graph.edges
+    reader = np.repeat(np.arange(len(graph), dtype=np.int64), np.diff(ptr))
+    a, b = plan.root[flat], plan.root[reader]
+    hit = ((a != b) & (plan.space[a] == ARENA) & (plan.space[b] == ARENA)
+           & (plan.offset[a] < plan.offset[b] + plan.size[b]) & (plan.offset[b] < plan.offset[a] + plan.size[a])
+           & (plan.size[a] > 0) & (plan.size[b] > 0))
+    moved = []
+    for node in np.unique(b[hit]).tolist():
+        plan.offset[node] = -(-plan.arena_size // plan.options.alignment) * plan.options.alignment
+        plan.arena_size = int(plan.offset[node] + plan.size[node] + plan.guard[node])
+        moved.append(node)
+    plan.safety_moves = tuple(moved)
+
+
+def place_views(plan: MemoryPlan) -> None:
+    """Give every view the slot ``root.offset + view_offset`` in its root's region (spec §1)."""
+    is_view = plan.root != np.arange(len(plan.root))
+    views = np.flatnonzero(is_view & (plan.size > 0) & ~plan.unknown)
+    roots = plan.root[views]
+    has = plan.space[roots] != NO_SLOT
+    views, roots = views[has], roots[has]
+    plan.space[views] = plan.space[roots]
+    plan.offset[views] = plan.offset[roots] + plan.view_offset[views]
+
+
+def _body_scratch(graph: Graph, options: PlanOptions) -> int:
+    """Largest arena of a control-flow body (of ``If``, the larger branch). Captured inputs live outside."""
+    most = 0
+    for n in graph.nodes:
+        bodies = n.op.bodies()
+        if not bodies:
+            continue
+        carried = getattr(n.op, "carried", 0)
+        own = {"If": 0, "Loop": 2 + carried, "Scan": carried + getattr(n.op, "scanned", 0)}.get(n.op.name, 0)
+        for body in bodies:
+            inner = plan_graph(body, options, unallocated=frozenset(body.inputs[own:]))
+            most = max(most, inner.total_size)
+    return most
+
+
+Planner = Callable[[Graph, PlanOptions], MemoryPlan]

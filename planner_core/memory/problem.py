@@ -1,0 +1,76 @@
+"""Owns ``Problem``: a placement problem as arrays, and the types that strategies share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner_core.errors import PlanError
+
+__all__ = ["Budget", "Offsets", "Problem", "Strategy"]
+
+I64 = npt.NDArray[np.int64]
+Offsets = I64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Buffers to place. Live ranges are inclusive at both ends; ``fixed`` is an offset or -1 (free).
+
+    All columns int64 of one length; sizes and guards in bytes, alignments powers of two.
+    """
+
+    birth: I64
+    death: I64
+    size: I64
+    alignment: I64
+    guard: I64
+    fixed: I64
+
+    def __post_init__(self) -> None:
+        n = len(self.birth)
+        for name in ("birth", "death", "size", "alignment", "guard", "fixed"):
+            column = np.asarray(getattr(self, name), dtype=np.int64)
+            if column.shape != (n,):
+                raise PlanError(f"problem column {name}: got {column.shape}, wanted ({n},)")
+            object.__setattr__(self, name, column)
+        if n:
+            a = self.alignment
+            bad = np.flatnonzero((self.death < self.birth) | (self.size < 0) | (self.guard < 0) | (a < 1)
+                                 | ((a & (a - 1)) != 0))
+            if len(bad):
+                i = int(bad[0])
+                raise PlanError(f"buffer {i}: live [{self.birth[i]}, {self.death[i]}], size {self.size[i]}, guard "
+                                f"{self.guard[i]}, alignment {a[i]}; wanted birth ≤ death, sizes ≥ 0, a power of two")
+
+    def __len__(self) -> int:
+        return len(self.birth)
+
+    @classmethod
+    def of(cls, birth: Any, death: Any, size: Any, *, alignment: int = 1, guard: Any = 0) -> Problem:
+        """Free buffers with one alignment; ``guard`` one number or a column."""
+        n = len(birth)
+        return cls(np.asarray(birth, np.int64), np.asarray(death, np.int64), np.asarray(size, np.int64),
+                   np.full(n, alignment, np.int64), np.broadcast_to(np.asarray(guard, np.int64), (n,)).copy(),
+                   np.full(n, -1, np.int64))
+
+    def height(self, offsets: Offsets) -> int:
+        """Furthest end, guard included."""
+        return int((offsets + self.size + self.guard).max()) if len(self) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of a search: wall seconds, deterministic work units, a seed, a callable that says stop."""
+
+    seconds: float | None = None
+    work: int | None = None
+    seed: int = 0
+    cancel: Callable[[], bool] | None = None
+
+
+Strategy = Callable[[Problem, Budget], Offsets]

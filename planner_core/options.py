@@ -1,0 +1,102 @@
+"""Owns the declaration of options: one frozen dataclass field each, from which command line, widget,
+docs table and cache key are derived."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from planner_core.errors import PlanError
+
+__all__ = ["OptionInfo", "coerce_option", "env_overrides", "option", "options_of"]
+
+
+def option(default: Any, *, help: str, group: str, env: str = "", choices: tuple[Any, ...] = (),
+           cache_key: bool = True) -> Any:
+    """A dataclass field that is an option; ``env`` names the variables that presets read, ``|``-separated."""
+    return dataclasses.field(
+        default=default,
+        metadata={"option": True, "help": help, "group": group, "env": env, "choices": choices,
+                  "cache_key": cache_key},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """What a front end needs to show one option."""
+
+    name: str
+    type: str
+    default: Any
+    help: str
+    group: str
+    choices: tuple[str, ...]
+    env: str
+    cache_key: bool
+
+
+def options_of(cls: type[Any]) -> list[OptionInfo]:
+    """Every option of an options class, in declaration order."""
+    out = []
+    for f in dataclasses.fields(cls):
+        if f.metadata.get("option"):
+            choices = tuple(_text(c) for c in f.metadata["choices"])
+            if not choices and isinstance(f.default, Enum):
+                choices = tuple(_text(c) for c in type(f.default))
+            kind = "bool" if isinstance(f.default, bool) else "choice" if choices else "int"
+            out.append(OptionInfo(f.name, kind, _text(f.default), f.metadata["help"], f.metadata["group"], choices,
+                                  f.metadata["env"], f.metadata["cache_key"]))
+    return out
+
+
+def _text(v: Any) -> Any:
+    return v.value if isinstance(v, Enum) else v
+
+
+def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
+    """``value`` (perhaps text from a command line) as the option's own type; ``PlanError`` explains."""
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.metadata.get("option")}
+    if name not in fields:
+        import difflib
+
+        near = difflib.get_close_matches(name, fields, 1)
+        raise PlanError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                        + f" Options: {', '.join(fields)}")
+    default = fields[name].default
+    info = next(o for o in options_of(cls) if o.name == name)
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        text = str(value).strip().lower()
+        if text in ("1", "true", "yes", "on"):
+            return True
+        if text in ("0", "false", "no", "off"):
+            return False
+        raise PlanError(f"option {name}: got {value!r}, wanted true or false")
+    if info.choices:
+        text = _text(value)
+        for c in info.choices:
+            if str(text).lower() == str(c).lower():
+                return type(default)(c)
+        raise PlanError(f"option {name}: got {value!r}, wanted one of {', '.join(map(str, info.choices))}")
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise PlanError(f"option {name}: got {value!r}, wanted an integer") from None
+
+
+def env_overrides(cls: type[Any], environ: Mapping[str, str] | None = None) -> tuple[dict[str, bool], tuple[tuple[str, str], ...]]:
+    """Flags that the environment sets (``1`` or ``true``): option values, and the variables as read."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, bool] = {}
+    read: list[tuple[str, str]] = []
+    for o in options_of(cls):
+        for variable in filter(None, o.env.split("|")):
+            if variable in environ:
+                read.append((variable, environ[variable]))
+                values[o.name] = environ[variable].strip().lower() in ("1", "true")
+    return values, tuple(read)
