@@ -54,12 +54,19 @@ class Loop(Op):
 @op(family="control", operands="operands*")
 class Scan(Op):
     """ONNX Scan: operands are ``carried`` states, scanned sequences, then captures; the body sees one slice
-    of each sequence; outputs are the final states, then the stacked scan outputs."""
+    of each sequence; outputs are the final states, then the stacked scan outputs.
+
+    Axis and direction, one per sequence or scan output; empty: axis 0, first to last.
+    """
 
     shape: Shape
     body: Graph
     carried: int
     scanned: int
+    input_axes: tuple[int, ...] = ()
+    output_axes: tuple[int, ...] = ()
+    input_reversed: tuple[bool, ...] = ()
+    output_reversed: tuple[bool, ...] = ()
 
     def infer(self, *ins: Shape) -> Shape:
         if len(self.body.inputs) != len(ins):

@@ -1,0 +1,212 @@
+"""Owns ``Builder``: the walk over ONNX nodes, and the placing of values as IR nodes, params and captures.
+
+One builder a graph; a subgraph's builder has a parent and takes everything from outside as ``Input``s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from planner_core.errors import GraphError, ImportModelError
+from planner_core.importers import onnx_opaque
+from planner_core.importers.onnx_call import Call, Unsupported, find_handler
+from planner_core.importers.onnx_value import Value
+from planner_core.ir import UNKNOWN, Array, DType, Graph, NodeId, Shape, Source, TensorData, ops
+
+if TYPE_CHECKING:
+    import onnx
+
+    from planner_core.importers.onnx_model import Model
+
+__all__ = ["Builder"]
+
+
+class Builder:
+    """Turns the nodes of one ONNX graph into nodes of ``graph``."""
+
+    def __init__(self, model: Model, graph: Graph, parent: Builder | None = None) -> None:
+        self.model = model
+        self.graph = graph
+        self.parent = parent
+        self.env: dict[str, Value] = {}
+        self.captures: dict[int, tuple[Value, NodeId]] = {}
+        self._placed: dict[int, tuple[Value, NodeId]] = {}
+        self._names: set[str] = set()
+        self._pool: dict[tuple[bool, DType, tuple[int, ...]], list[tuple[Array, NodeId]]] = {}
+        self.merged = 0
+
+    # --- names and values ---------------------------------------------------------------------------
+
+    @property
+    def root(self) -> Builder:
+        return self if self.parent is None else self.parent.root
+
+    def unique(self, name: str) -> str:
+        """The name, with a suffix when this graph has it already."""
+        made, n = name, 1
+        while made in self._names:
+            n += 1
+            made = f"{name}~{n}"
+        self._names.add(made)
+        return made
+
+    def find(self, name: str) -> Value | None:
+        """The value of a tensor name here or further out."""
+        here: Builder | None = self
+        while here is not None:
+            if name in here.env:
+                return here.env[name]
+            here = here.parent
+        return None
+
+    def add_input(self, name: str, shape: Shape, source: Source) -> Value:
+        node = self.graph.add(ops.Input(shape), name=self.unique(name), source=(source,))
+        return Value(shape, name=name, node=node, owner=self)
+
+    def add_initializers(self, graph: onnx.GraphProto) -> None:
+        """Initializers as values; they become params where they are read."""
+        for t in graph.initializer:
+            self.env[t.name] = self.model.tensor_value(t, t.name, "initializer")
+        for s in graph.sparse_initializer:
+            array = self.model.file.tensors.sparse(s)
+            if array is None:
+                raise ImportModelError(f"{self.model.file.what}: sparse initializer {s.values.name!r} has an element "
+                                       "type that can't be read")
+            value = Value.of(array, s.values.name)
+            value.from_file, value.source = True, (self.model.source(s.values.name, "initializer"),)
+            self.env[s.values.name] = value
+
+    # --- placing --------------------------------------------------------------------------------------
+
+    def place(self, v: Value) -> NodeId:
+        """The id of the value's node in this graph, made now if it has none."""
+        if v.owner is self and v.node is not None:
+            return v.node
+        if id(v) in self._placed:
+            return self._placed[id(v)][1]
+        if v.owner is not self and self.parent is not None:
+            return self.capture(v)
+        if v.recipe is not None:
+            op, ins = v.recipe
+            made = self.graph.add(op, *[self.place(i) for i in ins], name=self.unique(v.name), source=v.source)
+            v.node = made
+            return made
+        assert v.array is not None, v.name
+        node = self._param(v, v.array)
+        self._placed[id(v)] = (v, node)
+        return node
+
+    def capture(self, v: Value) -> NodeId:
+        """An ``Input`` that stands for a value of an outer graph."""
+        if id(v) not in self.captures:
+            node = self.graph.add(ops.Input(v.shape), name=self.unique(v.name or "captured"), source=v.source)
+            self.captures[id(v)] = (v, node)
+        return self.captures[id(v)][1]
+
+    def _param(self, v: Value, array: Array) -> NodeId:
+        scalar = array.size == 1 and (not v.from_file or v.constant)
+        key = (scalar, v.shape.dtype, array.shape)
+        for other, node in self._pool.setdefault(key, []):
+            if other is array or _same(other, array):
+                self.merged += v.from_file and not scalar
+                return node
+        name, source = v.name or "constant", v.source
+        if scalar:
+            made = self.graph.add(ops.Constant(TensorData(array)), name=self.unique(name), source=source)
+        else:
+            made = self.graph.param(self.unique(name), array.shape, v.shape.dtype, array, source=source)
+        self._pool[key].append((array, made))
+        return made
+
+    # --- the walk -------------------------------------------------------------------------------------
+
+    def run(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Import the nodes in order; each output name gets a value in ``env``."""
+        for node in nodes:
+            self._run(node)
+
+    def _run(self, node: onnx.NodeProto) -> None:
+        model = self.model
+        ins: list[Value | None] = []
+        for name in node.input:
+            value = self.find(name) if name else None
+            if name and value is None:
+                raise ImportModelError(
+                    f"{model.file.what}: {node.op_type} {node.name or '(unnamed)'} reads {name!r}, which no input, "
+                    "initializer or earlier node gives; the file is damaged or its nodes are out of order: check it "
+                    "with onnx.checker.check_model"
+                )
+            ins.append(value)
+        call = Call(self, node, ins)
+        handler = find_handler(call.domain, node.op_type)
+        outs: Sequence[Value] | None = None
+        if handler is not None:
+            try:
+                made = handler(call)
+                outs = [made] if isinstance(made, Value) else list(made)
+            except Unsupported as e:
+                model.refused(call, str(e))
+            except GraphError as e:
+                onnx_opaque.check_consistent(call, e)
+                model.refused(call, str(e))
+        elif node.op_type:
+            model.refused(call, "")
+        if outs is None:
+            call.pending.clear()
+            outs = onnx_opaque.opaque(call)
+        self._bind(call, outs)
+
+    def _bind(self, call: Call, outs: Sequence[Value]) -> None:
+        names = list(call.node.output)
+        base = next((n for n in names if n), call.label)
+        for name, v in zip(names, outs, strict=False):
+            if name:
+                if not v.name:
+                    v.name = name
+                self.env[name] = v
+        count = 0
+        for v in call.pending:
+            if not v.name:
+                count += 1
+                v.name = f"{base}.{count}"
+            if v.partial is None:
+                self.place(v)
+        for v in call.constants:
+            v.name = v.name or f"{base}.constant"
+
+    # --- subgraphs ------------------------------------------------------------------------------------
+
+    def child(self, name: str) -> Builder:
+        return Builder(self.model, Graph(name), self)
+
+    def finish(self, outputs: Sequence[Value], names: Sequence[str]) -> Graph:
+        """Set the outputs; a body's ``Input``s move to its front, in their order."""
+        placed = [self.place(v) for v in outputs]
+        if self.parent is None:
+            return self.graph.set_outputs(*placed, names=names)
+        return inputs_first(self.graph, placed, names)
+
+
+def inputs_first(graph: Graph, outputs: Sequence[NodeId], names: Sequence[str]) -> Graph:
+    """The same graph with its ``Input``s scheduled before everything else."""
+    order = sorted(range(len(graph)), key=lambda i: graph[i].op.name != "Input")
+    new = {old: i for i, old in enumerate(order)}
+    out = Graph(graph.name)
+    for old in order:
+        n = graph[old]
+        out.add(n.op, *[new[i] for i in n.inputs], name=n.name, source=n.source)
+    return out.set_outputs(*[new[o] for o in outputs], names=names)
+
+
+def _same(a: Array, b: Array) -> bool:
+    """Equal bytes; the first and last few are compared before the rest is read."""
+    x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
+    return bool(np.array_equal(x[:256], y[:256]) and np.array_equal(x[-256:], y[-256:]) and np.array_equal(x, y))
+
+
+def unknown(dtype: DType = DType.F32) -> Shape:
+    """Rank 1, extent unknown: what is assumed of a tensor nothing is known about."""
+    return Shape((UNKNOWN,), dtype)
