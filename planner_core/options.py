@@ -66,7 +66,7 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
         near = difflib.get_close_matches(name, fields, 1)
         raise PlanError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
                         + f" Options: {', '.join(fields)}")
-    default = fields[name].default
+    default: Any = fields[name].default
     info = next(o for o in options_of(cls) if o.name == name)
     if isinstance(default, bool):
         if isinstance(value, bool):
@@ -81,7 +81,7 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
         text = _text(value)
         for c in info.choices:
             if str(text).lower() == str(c).lower():
-                return type(default)(c)
+                return c if isinstance(default, str) else type(default)(c)
         raise PlanError(f"option {name}: got {value!r}, wanted one of {', '.join(map(str, info.choices))}")
     try:
         return int(value)

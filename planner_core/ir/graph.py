@@ -265,7 +265,7 @@ class Graph:
         for name in sorted(self.weights):
             w = self.weights[name]
             h.update(f"{name}\0{w.dtype}{w.shape}\0".encode())
-            h.update(memoryview(np.ascontiguousarray(w).view(np.uint8).reshape(-1)))
+            h.update(np.ascontiguousarray(w).reshape(-1).view(np.uint8).data)
         return h.hexdigest()
 
     # --- rewriting --------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Graph:
 
 
 def _bind_op(o: Op, values: Mapping[str, int]) -> Op:
-    changed = {}
+    changed: dict[str, Any] = {}
     for k, v in op_module.attributes(o):
         if isinstance(v, Shape):
             changed[k] = v.bind(values)

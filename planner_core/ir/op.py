@@ -11,7 +11,6 @@ import json
 import typing
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
@@ -63,15 +62,15 @@ class Op:
     operands: ClassVar[tuple[str, ...]]
     """Operand names in order; ``x?`` is optional (only at the end), ``xs*`` takes any number."""
 
-    def infer(self, *ins: Shape) -> Shape:
+    def infer(self, *args: Any, **kwargs: Any) -> Shape:
         """The output's shape and dtype; raises ``GraphError`` when the operands don't fit."""
         raise NotImplementedError(f"{type(self).__name__} declares no shape rule")  # stopped by @op
 
-    def evaluate(self, *ins: Array) -> Array:
+    def evaluate(self, *args: Any, **kwargs: Any) -> Array:
         """The output for concrete operands: the plain reference in NumPy, at the operands' own width."""
         raise GraphError(f"{self.name} has no reference evaluation; it can be planned, not computed here")
 
-    def flops(self, out: Shape, *ins: Shape) -> int:
+    def flops(self, out: Shape, *args: Any, **kwargs: Any) -> int:
         """Floating-point operations (a multiply-add counts two)."""
         return 0
 
@@ -88,6 +87,8 @@ class Op:
 
 _REGISTRY: dict[str, type[Op]] = {}
 _BUILDERS: dict[str, tuple[type[Op], dict[str, Any]]] = {}
+_ARITY: dict[type[Op], tuple[int, int]] = {}
+_FIELDS: dict[type[Op], tuple[tuple[str, Any], ...]] = {}
 _T = TypeVar("_T", bound=type[Op])
 
 
@@ -131,7 +132,8 @@ def op(
         if label in _REGISTRY:
             raise TypeError(f"op {label} is declared twice")
         _REGISTRY[label] = made
-        for method, fixed in ({_snake(cls.__name__): {}} | (builders or {})).items():
+        methods: dict[str, dict[str, Any]] = {_snake(cls.__name__): {}} | (builders or {})
+        for method, fixed in methods.items():
             if method in _BUILDERS:
                 raise TypeError(f"op {label}: builder {method} is already {_BUILDERS[method][0].name}'s")
             _BUILDERS[method] = (made, fixed)
@@ -148,22 +150,29 @@ def check_arity(o: Op, count: int) -> None:
         raise GraphError(f"{o.name} got {count} operands, wanted {want}: {', '.join(o.operands) or 'none'}")
 
 
-@lru_cache(maxsize=None)
 def arity(cls: type[Op]) -> tuple[int, int]:
     """Fewest and most operands."""
-    low = sum(1 for o in cls.operands if o[-1] not in "?*")
-    return low, (1 << 30 if any(o.endswith("*") for o in cls.operands) else len(cls.operands))
+    found = _ARITY.get(cls)
+    if found is None:
+        low = sum(1 for o in cls.operands if o[-1] not in "?*")
+        many = any(o.endswith("*") for o in cls.operands)
+        found = _ARITY[cls] = (low, 1 << 30 if many else len(cls.operands))
+    return found
 
 
 # --- attributes as JSON -------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
 def _fields(cls: type[Op]) -> tuple[tuple[str, Any], ...]:
+    found = _FIELDS.get(cls)
+    if found is not None:
+        return found
     from planner_core.ir.graph import Graph  # bodies are graphs; the graph module needs this one first
 
     hints = typing.get_type_hints(cls, localns={"Graph": Graph})
-    return tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+    made = tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+    _FIELDS[cls] = made
+    return made
 
 
 def attributes(o: Op) -> Iterator[tuple[str, Any]]:

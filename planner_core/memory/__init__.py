@@ -27,10 +27,12 @@ from planner_core.memory.entry import (
 )
 from planner_core.memory.explain import (
     AliveReason,
+    Headline,
     HereReason,
     Peak,
     PeakTensor,
     Saving,
+    headline,
     last_rule,
     live_curve,
     naive_bytes,
@@ -64,11 +66,11 @@ def slot_is_exclusive(plan: MemoryPlan, node: int) -> bool:
 
 __all__ = [
     "ARENA", "HOST_INDEXING", "NO_SLOT", "RULES", "SMALL_M_GROUPED", "SPACES", "STRATEGIES", "WEIGHTS",
-    "AliveReason", "ArenaWidthPolicy", "Budget", "Conv3dFold", "Extension", "ExtensionTable", "HereReason",
+    "AliveReason", "ArenaWidthPolicy", "Budget", "Conv3dFold", "Extension", "ExtensionTable", "Headline", "HereReason",
     "LiveRanges", "MemoryPlan", "Peak", "PeakTensor", "PlanDiff", "PlanOptions", "Problem", "Rule", "Saving",
     "SharedWeightLayout", "Slot", "Strategy", "Target", "TensorChange", "Violation", "ViolationKind",
     "arena_width_policy", "collect_view_aliases", "conv3d_epilogue_folds", "diff_plans", "elided_transposes",
-    "facts_of", "first_fit", "first_fit_scan", "has_host_indexing", "is_elidable_bank_transpose",
+    "facts_of", "first_fit", "first_fit_scan", "has_host_indexing", "headline", "is_elidable_bank_transpose",
     "is_elidable_folded_transpose", "is_elidable_matmul_transpose", "is_pure_view", "is_static_weight_tensor",
     "is_view", "last_rule", "live_curve", "live_ranges", "lower_bound", "match_nodes", "naive_bytes",
     "native_width_nodes", "plan_graph", "plan_memory", "plan_memory_aligned", "plan_memory_backward",

@@ -9,14 +9,14 @@ import numpy as np
 from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
 from planner_core.memory.bounds import align_up
-from planner_core.memory.facts import I64
+from planner_core.memory.facts import I64, PARAM, facts_of
 from planner_core.memory.options import PlanOptions
 from planner_core.memory.plan import ARENA, NO_SLOT, MemoryPlan
 from planner_core.memory.planner import plan_graph
 from planner_core.memory.rules import RULES
 from planner_core.options import options_of
 
-__all__ = ["AliveReason", "HereReason", "Peak", "PeakTensor", "Saving", "last_rule", "live_curve", "naive_bytes"]
+__all__ = ["AliveReason", "HereReason", "Peak", "PeakTensor", "Saving", "Headline", "headline", "last_rule", "live_curve", "naive_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,50 @@ def naive_bytes(plan: MemoryPlan) -> int:
     spans = align_up(end, plan.options.alignment)
     last = np.lexsort((np.arange(len(ids)), -plan.size[ids]))[-1]  # only the last span is not rounded up
     return int(spans.sum() - spans[last] + end[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The numbers at the top, in bytes. ``allocate = weights + activations + scratch + padding`` exactly.
+
+    weights: params' own bytes. activations: most bytes of other tensors live at once (all of them where
+    nothing is reused). scratch: what kernels and control-flow bodies need beside. padding: the rest of both
+    regions (alignment, guards, gaps). naive: the arena with nothing reused; saved: naive - arena.
+    ``unknown`` tensors have sizes that nobody knows before the run: totals are then "at least".
+    """
+
+    allocate: int
+    weights: int
+    activations: int
+    scratch: int
+    padding: int
+    arena: int
+    naive: int
+    saved: int
+    lower_bound: int
+    peak_step: int
+    peak_bytes: int
+    unknown: tuple[str, ...]
+
+
+def headline(plan: MemoryPlan, scratch: int = 0) -> Headline:
+    """Sum up a plan; ``scratch`` is what the command list's kernels need (bodies' is in the plan)."""
+    graph = _need_graph(plan)
+    own = plan.root == np.arange(len(plan.root))
+    is_param = facts_of(graph).boundary == PARAM
+    weights = int(plan.size[own & is_param & (plan.space != NO_SLOT)].sum())
+    rest = np.flatnonzero(own & ~is_param & (plan.space == ARENA))
+    delta = np.zeros(plan.last_step + 2, dtype=np.int64)
+    np.add.at(delta, plan.birth[rest], plan.size[rest])
+    np.add.at(delta, plan.death[rest] + 1, -plan.size[rest])
+    activations = int(plan.size[rest].sum() if plan.no_reuse else np.cumsum(delta).max(initial=0))
+    extra = max(scratch, plan.scratch_size)
+    regions = plan.arena_size + plan.weights_size
+    naive = naive_bytes(plan)
+    top = peak(plan)
+    return Headline(regions + extra, weights, activations, extra, regions - weights - activations, plan.arena_size,
+                    naive, naive - plan.arena_size, plan.lower_bound, top.step, top.nbytes,
+                    tuple(graph[i].label for i in np.flatnonzero(plan.unknown).tolist()))
 
 
 def _need_graph(plan: MemoryPlan) -> Graph:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner_core.ir import DType, Graph, Node, NodeId
+from planner_core.ir.ops import Narrow
 
 __all__ = ["GraphFacts", "collect_view_aliases", "facts_of", "is_pure_view", "is_view", "resolve_view_root"]
 
@@ -34,13 +35,13 @@ def is_pure_view(graph: Graph, node: NodeId) -> bool:
     name = n.op.name
     if name == "Reshape":
         return True
-    if name == "Narrow":
-        return n.op.axis == 0  # type: ignore[attr-defined]
+    if isinstance(n.op, Narrow):
+        return n.op.axis == 0
     return name == "Cast" and graph[n.inputs[0]].shape.dtype is n.shape.dtype
 
 
 def _elements_before(graph: Graph, n: Node) -> int:
-    if n.op.name != "Narrow":
+    if not isinstance(n.op, Narrow):
         return 0
     parent = graph[n.inputs[0]].shape
     if parent.is_unknown:
@@ -48,7 +49,7 @@ def _elements_before(graph: Graph, n: Node) -> int:
     inner = 1
     for size in parent.sizes[1:]:
         inner *= size
-    return int(n.op.start) * inner  # type: ignore[attr-defined]
+    return n.op.start * inner
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ class MemoryPlan:
             options = PlanOptions(
                 **{k: coerce_option(PlanOptions, k, v) for k, v in value["options"].items()},
                 env=tuple((a, b) for a, b in value["env"]))
-            columns = {c: np.asarray(value["columns"][c], dtype=bool if c in ("elided", "unknown") else np.int64)
+            columns: dict[str, Any] = {c: np.asarray(value["columns"][c], dtype=bool if c in ("elided", "unknown") else np.int64)
                        for c in cls._COLUMNS}
             columns["space"] = columns["space"].astype(np.int8)
             table = ExtensionTable(**{k: np.asarray(v, dtype=bool if k == "birth" else np.int64)

@@ -8,17 +8,15 @@ from collections.abc import Callable
 import numpy as np
 
 from planner_core.errors import PlanError
-from planner_core.ir import DType, Graph, NodeId
+from planner_core.ir import Graph, NodeId
 from planner_core.memory.bounds import align_up, lower_bound
 from planner_core.memory.facts import (
     CONSTANT,
     DTYPES,
     I64,
     INPUT,
-    NOT_BOUNDARY,
     PARAM,
     GraphFacts,
-    Mask,
     facts_of,
 )
 from planner_core.memory.options import PlanOptions
@@ -56,11 +54,12 @@ def storage_codes(graph: Graph, options: PlanOptions) -> I64:
     if native:
         keep = np.asarray(sorted(native))
         own[keep] = f.dtype[keep]
-    return own[f.root]
+    stored: I64 = own[f.root]
+    return stored
 
 
 def _bytes(elements: I64, bits: I64) -> I64:
-    return np.where(elements < 0, 0, (elements * bits + 7) // 8)
+    return np.asarray(np.where(elements < 0, 0, (elements * bits + 7) // 8), dtype=np.int64)
 
 
 def plan_graph(
@@ -118,8 +117,6 @@ def plan_graph(
         heights[region] = problem.height(offset[ids])
         if region == ARENA:
             bound, bound_step = lower_bound(problem)
-            if no_reuse and len(problem):
-                bound = heights[ARENA]  # without reuse every buffer needs its own bytes at once
     plan = MemoryPlan(
         options=options, birth=ranges.birth, death=ranges.death, last_read=ranges.last_read, root=f.root,
         view_offset=view_offset, space=space, offset=offset, size=size, guard=guard, storage=storage,

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
-from planner_core.memory.facts import CONSTANT, INPUT, PARAM, I64, facts_of
+from planner_core.memory.facts import CONSTANT, I64, INPUT, PARAM, facts_of
 from planner_core.memory.plan import NO_SLOT, SPACES, MemoryPlan
 
 __all__ = ["Violation", "ViolationKind", "require_sound", "verify_plan"]
@@ -126,7 +126,7 @@ def _unallocated(plan: MemoryPlan, boundary: object) -> np.ndarray[tuple[int], n
     for kind, wanted in ((INPUT, o.allocate_inputs), (PARAM, o.allocate_params), (CONSTANT, o.allocate_constants)):
         if not wanted:
             off |= kinds == kind
-    return off & (plan.space == NO_SLOT)
+    return np.asarray(off & (plan.space == NO_SLOT))
 
 
 def _overlaps(graph: Graph, plan: MemoryPlan, space: int, out: list[Violation]) -> None:
@@ -152,7 +152,7 @@ def _overlaps(graph: Graph, plan: MemoryPlan, space: int, out: list[Violation]) 
             del starts[at], who[at]
             continue
         if int(ids[k]) not in merged:
-            near = []
+            near: list[int] = []
             left = at - 1
             while left >= 0 and len(near) < 2:  # two deep: a short neighbour may hide a longer one
                 near.append(who[left])

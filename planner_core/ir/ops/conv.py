@@ -54,11 +54,11 @@ def conv_reference(x: Array, w: Array, strides: tuple[int, ...], pads: tuple[int
     out = np.zeros((n, groups, m // groups, *extents), dtype=x.dtype)
     wg = w.reshape(groups, m // groups, *w.shape[1:])
     for tap in itertools.product(*(range(k) for k in w.shape[2:])):
-        cut = xp[(slice(None), slice(None), *(
-            slice(t * d, t * d + (e - 1) * s + 1, s)
-            for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)))]
+        window = [slice(t * d, t * d + (e - 1) * s + 1, s)
+                  for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)]
+        cut = xp[(slice(None), slice(None), *window)]
         cut = cut.reshape(n, groups, w.shape[1], *extents)
-        out += np.einsum("ngc...,gmc->ngm...", cut, wg[(slice(None), slice(None), slice(None), *tap)])
+        out += np.einsum("ngc...,gmc->ngm...", cut, wg.reshape(*wg.shape[:3], -1)[..., np.ravel_multi_index(tap, w.shape[2:])])
     return out.reshape(n, m, *extents)
 
 
@@ -212,7 +212,7 @@ class Pool2D(Op):
                    j : j + (out[1] - 1) * self.strides[1] + 1 : self.strides[1]]
                 for i, j in itertools.product(*map(range, self.kernel))]
         if self.kind == "max":
-            return np.maximum.reduce(taps)
+            return np.asarray(np.maximum.reduce(taps))
         if self.count_include_pad:
             inside = np.pad(np.ones((1, 1, x.shape[2] + self.pads[0] + self.pads[2],
                                      x.shape[3] + self.pads[1] + self.pads[3])), [(0, 0), (0, 0), (0, 9), (0, 9)])

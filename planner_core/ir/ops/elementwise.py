@@ -41,7 +41,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))))
 
 
 ACTIVATION: dict[str, Callable[[Array, float, float], Array]] = {

@@ -84,7 +84,7 @@ class ScatterElements(Op):
 
     def evaluate(self, x: Array, idx: Array, updates: Array, *_: Array) -> Array:
         out = x.copy()
-        where = list(np.indices(idx.shape, sparse=True))
+        where: list[Array] = list(np.indices(idx.shape, sparse=True))
         where[self.axis] = _wrap(idx, x.shape[self.axis])
         if self.reduction == "none":
             out[tuple(where)] = updates

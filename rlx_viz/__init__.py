@@ -1,0 +1,74 @@
+"""Pictures of where a model's memory goes: reports, a live explorer, frames, the command line.
+
+``rlx_viz.compile("model.onnx")`` gives a ``Compilation``; ``explore``, ``snapshot`` and ``report`` show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.compile import Compilation, CompileOptions, compile_graph
+
+from planner_core.ir import Graph
+
+if TYPE_CHECKING:
+    from rlx_viz.explorer import Explorer
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "compile", "explore", "report", "snapshot"]
+
+
+def compile(  # the name users look for
+    model: str | Path | Graph | Compilation,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    target: str = "cpu",
+    **plan_options: Any,
+) -> Compilation:
+    """A model (file, graph, or compilation to change) planned for a target with the given plan options.
+
+    Errors: ``ImportModelError`` for a file that can't be read, ``UnboundDimError`` for dims without a value,
+    ``PlanError`` for an option that doesn't exist or a plan that can't be made.
+    """
+    if isinstance(model, Compilation):
+        return model.with_options(**plan_options)
+    if isinstance(model, Graph):
+        graph = model.bind(dims) if dims else model
+    else:
+        from planner_core.importers import load_model
+
+        graph = load_model(model, dims=dims, shapes=shapes)
+    compilation = compile_graph(graph, CompileOptions.for_target(target, graph))
+    return compilation.with_options(**plan_options) if plan_options else compilation
+
+
+def snapshot(compilation: Compilation, **kw: Any) -> Any:
+    """The columnar document of a compilation; see ``rlx_viz.snapshot``."""
+    from rlx_viz.snapshot import snapshot as make
+
+    return make(compilation, **kw)
+
+
+def report(model: str | Path | Graph | Compilation, path: str | Path, *, redact: bool = False, **kw: Any) -> Path:
+    """Write the self-contained HTML report of a model (arguments as for ``compile``) and return its path."""
+    from rlx_viz.report import write_report
+    from rlx_viz.snapshot import snapshot as make
+
+    compilation = compile(model, **kw)
+    doc = make(compilation, redact=redact)
+    return write_report(doc, path, title=doc.meta["model"]["name"])
+
+
+def explore(model: str | Path | Graph | Compilation, **kw: Any) -> Explorer:
+    """The live explorer, for a notebook cell's last line (arguments as for ``compile``).
+
+    Toggling an option there plans again and redraws; ``explorer.selection`` is the selected tensor.
+    """
+    from rlx_viz.explorer import Explorer
+    from rlx_viz.snapshot import snapshot as make
+
+    start = compile(model, **kw)
+    return Explorer(lambda options: make(start.with_options(**options)), make(start))

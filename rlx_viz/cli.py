@@ -1,0 +1,244 @@
+"""Owns the command line: ``rlx-viz plan | report | run | options | demo``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import rlx_viz
+from planner_core.errors import RlxError
+from planner_core.ir import write_atomically
+from planner_core.memory import PlanOptions, Target
+from planner_core.options import options_of
+from rlx_viz.units import bytes_text
+
+__all__ = ["main"]
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+                  help="See where a model's memory goes, and prove what an option saves.")
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, or a graph saved as JSON.")]
+Dims = Annotated[list[str], typer.Option("--dim", metavar="NAME=INT", help="Bind a symbolic dim; repeat.")]
+Shapes = Annotated[list[str], typer.Option("--shape", metavar="INPUT=1,3,48,192", help="Fix an input's shape; repeat.")]
+Sets = Annotated[list[str], typer.Option("--set", metavar="OPTION=VALUE", help="Change a plan option; see `options`.")]
+TargetOption = Annotated[str, typer.Option("--target", help=", ".join(t.value for t in Target))]
+Redact = Annotated[bool, typer.Option("--redact", help="Replace names, paths and sources by stable tokens.")]
+
+
+class UsageError(RlxError):
+    """A command line that can't be understood."""
+
+
+def _pairs(items: list[str], flag: str, example: str) -> dict[str, str]:
+    out = {}
+    for item in items:
+        name, eq, value = item.rpartition("=")
+        if not eq or not name or not value:
+            raise UsageError(f"{flag} {item}: wanted NAME=VALUE, such as {flag} {example}")
+        out[name] = value
+    return out
+
+
+def _int(text: str, flag: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{flag}: got {text!r}, wanted an integer") from None
+
+
+def _load(model: str, dim: list[str], shape: list[str], sets: list[str], target: str) -> Any:
+    dims = {k: _int(v, f"--dim {k}") for k, v in _pairs(dim, "--dim", "batch=1").items()}
+    shapes = {k: [_int(x, f"--shape {k}") for x in v.split(",")]
+              for k, v in _pairs(shape, "--shape", "x=1,3,48,192").items()}
+    options = _pairs(sets, "--set", "arena_no_reuse=true")
+    return rlx_viz.compile(model, dims=dims, shapes=shapes, target=target, **options)
+
+
+def _command(verb: str, model: str, dim: list[str], shape: list[str], sets: list[str], target: str) -> str:
+    words = ["rlx-viz", verb, Path(model).name]
+    words += [w for flag, items in (("--dim", dim), ("--shape", shape), ("--set", sets)) for i in items for w in (flag, i)]
+    return " ".join([*words, *(["--target", target] if target != "cpu" else [])])
+
+
+def summary_text(doc: Any) -> str:
+    """The headline as aligned lines; the number to allocate first."""
+    meta = doc.meta
+    h = {k: int(v) if isinstance(v, str) and k not in ("unknown_names",) else v for k, v in meta["headline"].items()}
+    at_least = "≥ " if h["unknown"] else ""
+
+    def line(name: str, value: int, note: str = "") -> str:
+        return f"  {name:<14}{at_least + bytes_text(value):>14}  {value:>16,} B{'  ' + note if note else ''}"
+
+    saved = f"{100 * h['saved'] / h['naive']:.1f}% of naive" if h["naive"] else ""
+    gap = "reached: no plan of these live ranges is smaller" if h["optimal"] else (
+        f"arena is {100 * (h['arena'] / h['lower_bound'] - 1):.2f}% above" if h["lower_bound"] else "")
+    out = [f"{meta['model']['name']}: {meta['model']['nodes']} nodes, model {meta['model']['hash'][:12]}",
+           line("to allocate", h["allocate"], "= weights + activations + scratch + padding"),
+           line("weights", h["weights"]), line("activations", h["activations"], "live at once, at most"),
+           line("scratch", h["scratch"]), line("padding", h["padding"], "alignment, guards, gaps"),
+           line("arena", h["arena"]), line("naive", h["naive"], "arena with nothing reused"),
+           line("saved", h["saved"], saved), line("lower bound", h["lower_bound"], gap),
+           f"  peak at step {h['peak_step']}: {bytes_text(h['peak_bytes'])} live"]
+    if h["unknown"]:
+        out.append(f"  {h['unknown']} tensors of a size unknown before the run: totals are lower limits")
+    for name, count in meta["unsupported"].items():
+        out.append(f"  opaque op {name}: {count}")
+    out += [f"  note: {n}" for n in meta["notes"]]
+    changed = [o for o in meta["options"] if o["changed"]]
+    if changed:
+        out.append("  changed: " + ", ".join(f"{o['name']}={o['value']}" for o in changed))
+    return "\n".join(out)
+
+
+def _write(target: str, text: str) -> None:
+    if target == "-":
+        sys.stdout.write(text)
+    else:
+        write_atomically(target, text.encode())
+
+
+@app.command()
+def plan(
+    model: Model, dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu",  # noqa: B006
+    as_json: Annotated[str, typer.Option("--json", metavar="FILE", help="Write the summary as JSON; - is standard output.")] = "",
+    as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a tensor; - is standard output.")] = "",
+    redact: Redact = False,
+) -> None:
+    """Plan a model's memory and print the headline numbers."""
+    from rlx_viz.frames import summary_dict, tensors_frame
+    from rlx_viz.snapshot import snapshot
+
+    compilation = _load(model, dim, shape, sets, target)
+    doc = snapshot(compilation, command=_command("plan", model, dim, shape, sets, target), redact=redact)
+    if as_json:
+        _write(as_json, json.dumps(summary_dict(doc), indent=1, ensure_ascii=False) + "\n")
+    if as_csv:
+        _write(as_csv, tensors_frame(doc).to_csv(index=False, lineterminator="\n"))
+    if "-" not in (as_json, as_csv):
+        typer.echo(summary_text(doc))
+
+
+@app.command()
+def report(
+    model: Model,
+    out: Annotated[str, typer.Option("-o", "--out", metavar="FILE.html", help="Where to write the report.")] = "rlx-report.html",
+    dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu", redact: Redact = False,  # noqa: B006
+) -> None:
+    """Write one HTML file that opens anywhere, without Python or network."""
+    from rlx_viz.report import write_report
+    from rlx_viz.snapshot import snapshot
+
+    compilation = _load(model, dim, shape, sets, target)
+    doc = snapshot(compilation, command=_command("report", model, dim, shape, sets, target), redact=redact)
+    path = write_report(doc, out, title=doc.meta["model"]["name"])
+    typer.echo(summary_text(doc))
+    typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)})")
+
+
+@app.command()
+def run(
+    model: Model,
+    out: Annotated[str, typer.Option("--out", metavar="FILE.npz", help="Where to write the outputs.")],
+    inputs: Annotated[str, typer.Option("--inputs", metavar="FILE.npz", help="Input arrays by name; random without.")] = "",
+    sanitize: Annotated[bool, typer.Option("--sanitize", help="Poison free bytes and check every command.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of random inputs.")] = 0,
+    dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu",  # noqa: B006
+) -> None:
+    """Run a model on its planned arena and save the outputs."""
+    import io
+
+    import numpy as np
+
+    compilation = _load(model, dim, shape, sets, target)
+    arrays = _read_npz(inputs) if inputs else _random_inputs(compilation.legal, seed)
+    start = time.perf_counter()
+    results = compilation.run(arrays, sanitize=sanitize)
+    seconds = time.perf_counter() - start
+    buffer = io.BytesIO()
+    np.savez(buffer, **results)
+    write_atomically(out, buffer.getvalue())
+    for name, value in results.items():
+        typer.echo(f"  {name}: {value.dtype}{list(value.shape)}")
+    typer.echo(f"ran in {seconds * 1e3:.1f} ms{', sanitised: clean' if sanitize else ''}; outputs: {Path(out).resolve()}")
+
+
+def _read_npz(path: str) -> dict[str, Any]:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            if not hasattr(data, "files"):
+                raise UsageError(f"--inputs {path}: a single array; wanted an .npz with one array an input "
+                                 "(numpy.savez(path, name=array))")
+            return {k: data[k] for k in data.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as e:
+        raise UsageError(f"--inputs {path}: {e}; wanted an .npz (numpy.savez(path, name=array))") from e
+
+
+def _random_inputs(graph: Any, seed: int) -> dict[str, Any]:
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    out = {}
+    for i in graph.inputs:
+        n = graph[i]
+        if n.dtype.is_float:
+            out[n.name] = rng.standard_normal(n.shape.sizes).astype(n.dtype.numpy)
+        else:
+            out[n.name] = rng.integers(0, 2, n.shape.sizes).astype(n.dtype.numpy)
+    return out
+
+
+@app.command()
+def options() -> None:
+    """List every plan option with its default and meaning."""
+    for o in options_of(PlanOptions):
+        choices = f" [{', '.join(o.choices)}]" if o.choices else ""
+        env = f" (env {o.env})" if o.env else ""
+        typer.echo(f"{o.name}={str(o.default).lower() if o.type == 'bool' else o.default}{choices}{env}\n    {o.help}")
+
+
+@app.command()
+def demo(
+    out: Annotated[str, typer.Option("-o", "--out", help="Where to write the report.")] = "rlx-report.html",
+) -> None:
+    """The main job on a real model: magika's file-type network, planned, run and reported."""
+    from rlx_viz.demo import magika_model
+    from rlx_viz.report import write_report
+    from rlx_viz.snapshot import snapshot
+
+    start = time.perf_counter()
+    compilation = rlx_viz.compile(magika_model())
+    seconds = time.perf_counter() - start
+    doc = snapshot(compilation, command="rlx-viz demo")
+    path = write_report(doc, out, title=doc.meta["model"]["name"])
+    typer.echo(summary_text(doc))
+    typer.echo(f"  imported, planned and lowered in {seconds:.2f} s")
+    typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)}) - open it in any browser, no network needed")
+
+
+def main() -> None:
+    """Run the command line; a known error is one line on standard error and exit code 1."""
+    try:
+        app(standalone_mode=False)
+    except RlxError as e:
+        sys.stderr.write(f"error: {e}\n")
+        sys.exit(1)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except typer.Exit as e:
+        sys.exit(e.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as e:
+        if hasattr(e, "show"):  # click's usage errors print themselves
+            e.show()
+            sys.exit(2)
+        raise
