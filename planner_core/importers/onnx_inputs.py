@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from planner_core.errors import GraphError, ImportModelError
 from planner_core.importers.onnx_tensors import STRING, dtype_of
 from planner_core.ir import UNKNOWN, Dim, DType, Shape
@@ -58,6 +60,10 @@ def evaluate(text: str, values: Mapping[str, int]) -> int | None:
         return -1
 
 
+def _is_size(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
+
+
 def _checked(what: str, axes: Mapping[str, list[int | str | None] | None], dims: Mapping[str, int],
              shapes: Mapping[str, Sequence[int]], listing: str) -> dict[str, int]:
     known: dict[str, None] = {}
@@ -69,13 +75,13 @@ def _checked(what: str, axes: Mapping[str, list[int | str | None] | None], dims:
         if name not in known:
             raise ImportModelError(f"{what}: dims names {name!r}, which no input has; symbols: "
                                    f"{', '.join(known) or 'none'}. {listing}")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not _is_size(value):
             raise ImportModelError(f"{what}: dim {name!r} is given as {value!r}; wanted an int of 1 or more")
-    values = dict(dims)
+    values = {k: int(v) for k, v in dims.items()}
     for name, sizes in shapes.items():
         if name not in axes:
             raise ImportModelError(f"{what}: shapes names {name!r}, which is no input. {listing}")
-        if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+        if not all(_is_size(s) for s in sizes):
             raise ImportModelError(f"{what}: shape of {name!r} is given as {list(sizes)}; wanted ints of 1 or more")
         row = axes[name]
         if row is None:
@@ -163,7 +169,8 @@ def _unbound(what: str, axes: Mapping[str, list[int | str | None] | None], out: 
         for i in holes:
             if row is not None and isinstance(row[i], str):
                 symbols.update(dict.fromkeys(sorted(Dim(None, str(row[i])).names())))
-        mark = "" if not holes else ("   <- no rank" if row is None else f"   <- no size on axis {', '.join(map(str, holes))}")
+        mark = "" if not holes else f"   <- no size on axis {', '.join(map(str, holes))}"
+        mark = "   <- no rank" if holes and row is None else mark
         lines.append(f"  {name}: {out[name].dtype}{_text(row)}{mark}")
         if holes and not example:
             sizes = [640 if d.value is None else d.value for d in out[name].dims]

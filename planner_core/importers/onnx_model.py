@@ -40,7 +40,8 @@ class Model:
         self.odd_types: dict[str, onnx.TypeProto] = {}
         self.inexact: Counter[str] = Counter()
         self._transposed: dict[str, Value] = {}
-        self._opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in file.proto.opset_import}
+        self._opsets: dict[str, int] = {
+            "" if o.domain == "ai.onnx" else o.domain: int(o.version) for o in file.proto.opset_import}
 
     def opset(self, domain: str) -> int:
         return self._opsets.get(domain, 1)
@@ -201,7 +202,7 @@ def _notes(model: Model, builder: Builder) -> list[str]:
         why = f"{name.rsplit('.', 1)[-1]}: {reason}" if reason else "no IR op for it"
         out.append(f"{count} × {name} kept as opaque Custom nodes ({why}).")
     if model._transposed:
-        out.append(f"{len(model._transposed)} weights of Gemm nodes are stored transposed, as their only readers want them.")
+        out.append(f"{len(model._transposed)} weights of Gemm nodes are stored transposed, as all their readers want.")
     for kind, count in sorted(model.inexact.items()):
         out.append(f"{count} tensors of type {kind} are sized by the nearest type or unknown.")
     return out

@@ -34,7 +34,8 @@ def opaque(call: Call) -> list[Value]:
     if absent:
         attrs["absent_inputs"] = absent
     first = shapes[0] if shapes else Shape((UNKNOWN,))
-    custom = ops.Custom(op_name(call), first, len(operands), max(1, len(node.output)), json.dumps(attrs, sort_keys=True))
+    text = json.dumps(attrs, sort_keys=True)
+    custom = ops.Custom(op_name(call), first, len(operands), max(1, len(node.output)), text)
     return outputs_as_values(call, call.emit(custom, *operands), shapes)
 
 
@@ -173,8 +174,8 @@ def check_consistent(call: Call, error: GraphError) -> None:
     except onnx.shape_inference.InferenceError as e:
         shapes = ", ".join(f"{n} {v.shape}" for n, v in zip(call.node.input, call.ins, strict=True) if v is not None)
         raise ImportModelError(
-            f"{call.builder.model.file.what}: {call.node.op_type} {call.label!r} can't take operands {shapes}: {error}; "
-            "the bound dims don't suit the model, or the file is inconsistent"
+            f"{call.builder.model.file.what}: {call.node.op_type} {call.label!r} can't take operands {shapes}: {error}"
+            "; the bound dims don't suit the model, or the file is inconsistent"
         ) from e
     except Exception:  # no schema, or inference met something it can't say: the node stays opaque
         return

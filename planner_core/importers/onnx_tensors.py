@@ -77,7 +77,8 @@ class TensorReader:
         path = (self.folder / location).resolve()
         if not location or not path.is_relative_to(self.folder.resolve()):
             raise ImportModelError(
-                f"{self.what}: tensor {t.name!r} names {location!r} as its data file; wanted a file in the model's folder"
+                f"{self.what}: tensor {t.name!r} names {location!r} as its data file; "
+                "wanted a file in the model's folder"
             )
         if path not in self._files:
             if not path.is_file():

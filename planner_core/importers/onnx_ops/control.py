@@ -24,7 +24,8 @@ _ROUNDS = 4
 def _body(c: Call, name: str) -> onnx.GraphProto:
     for a in c.node.attribute:
         if a.name == name:
-            return a.g
+            found: onnx.GraphProto = a.g
+            return found
     raise Unsupported(f"it has no {name}")
 
 

@@ -14,7 +14,9 @@ UNARY = {
     "Abs": "abs", "Erf": "erf", "Sin": "sin", "Cos": "cos", "Floor": "floor", "Ceil": "ceil", "Round": "round",
     "Softplus": "softplus", "Reciprocal": "reciprocal", "Not": "not", "Sign": "sign", "HardSwish": "hardswish",
 }
-WITH_ALPHA = {"LeakyRelu": ("leaky_relu", 0.01, 0.0), "Elu": ("elu", 1.0, 0.0), "HardSigmoid": ("hardsigmoid", 0.2, 0.5)}
+WITH_ALPHA = {
+    "LeakyRelu": ("leaky_relu", 0.01, 0.0), "Elu": ("elu", 1.0, 0.0), "HardSigmoid": ("hardsigmoid", 0.2, 0.5),
+}
 BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "and", "Or": "or", "Xor": "xor"}
 COMPARE = {"Equal": "eq", "Greater": "gt", "Less": "lt", "GreaterOrEqual": "ge", "LessOrEqual": "le"}
 VARIADIC = {"Min": "min", "Max": "max", "Sum": "add", "Mean": "add"}

@@ -10,6 +10,7 @@ import numpy as np
 from planner_core.errors import GraphError
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.elementwise import ACTIVATION
+from planner_core.ir.ops.structure import shifted
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, dim
 
 
@@ -160,9 +161,8 @@ class ConvTranspose2d(Op):
         if x.dims[1].value not in (None, w.dims[0].value):
             raise GraphError(f"ConvTranspose2d: x {x} and w {w} disagree on input channels")
         k = w.sizes[2:]
-        out = [(x.dims[2 + i] - 1) * self.strides[i]
-               + (self.dilations[i] * (k[i] - 1) + 1 + self.output_padding[i] - self.pads[i] - self.pads[i + 2])
-               for i in range(2)]
+        out = [shifted((x.dims[2 + i] - 1) * self.strides[i], self.dilations[i] * (k[i] - 1) + 1
+                       + self.output_padding[i] - self.pads[i] - self.pads[i + 2]) for i in range(2)]
         return x.with_dims((x.dims[0], w.dims[1] * self.groups, *out))
 
     def evaluate(self, x: Array, w: Array, *_: Array) -> Array:

@@ -154,9 +154,14 @@ class KvAppend(Op):
         return out
 
 
+def shifted(d: Dim, by: int) -> Dim:
+    """``d + by`` where ``by`` may be negative (a dim itself can't be)."""
+    return d + by if by >= 0 else d - (-by)
+
+
 @op(family="structure", operands="x")
 class Pad(Op):
-    """Elements added before and after each axis. mode: constant (``value``), edge or reflect."""
+    """Elements added (or cut, where negative) before and after each axis. mode: constant (``value``), edge or reflect."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -168,7 +173,7 @@ class Pad(Op):
             raise GraphError(f"Pad widths {self.before}, {self.after} don't match the {x.rank} axes of {x}")
         if self.mode not in ("constant", "edge", "reflect"):
             raise GraphError(f"Pad mode {self.mode!r}: wanted constant, edge or reflect")
-        return x.with_dims(d + b + a for d, b, a in zip(x.dims, self.before, self.after, strict=True))
+        return x.with_dims(shifted(d, b + a) for d, b, a in zip(x.dims, self.before, self.after, strict=True))
 
     def evaluate(self, x: Array, *_: Array) -> Array:
         cut = x[tuple(slice(max(-b, 0), n - max(-a, 0))
