@@ -1,0 +1,13 @@
+"""Command lists and executors: a planned graph, run on exactly the bytes that the plan gave it."""
+
+from runtime import control_flow
+from runtime.command_list import CommandList, Operand, Thunk, register_kernel
+from runtime.compile import Compilation, CompileOptions, compile_graph
+from runtime.errors import LoweringError, RunError, SanitizeError
+from runtime.executors import HostExecutor
+from runtime.lowering import lower_graph
+
+__all__ = [
+    "CommandList", "Compilation", "CompileOptions", "HostExecutor", "LoweringError", "Operand", "RunError",
+    "SanitizeError", "Thunk", "compile_graph", "control_flow", "lower_graph", "register_kernel",
+]

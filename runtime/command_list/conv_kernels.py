@@ -1,0 +1,230 @@
+"""Owns convolution on the host: pointwise as one product, depthwise by taps on phase planes, the rest by im2col.
+
+All work piece by piece in declared scratch; products land in the destination directly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner_core.ir import Array
+from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
+
+__all__ = ["ConvGeometry", "convolve", "convolve_transposed"]
+
+Ints = tuple[int, ...]
+_PLANE_BYTES = CHUNK_BYTES // 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConvGeometry:
+    """Extents of one convolution; ``pads`` are those before each spatial axis, ``out`` implies those after."""
+
+    c_in: int
+    space: Ints
+    c_out: int
+    out: Ints
+    kernel: Ints
+    strides: Ints
+    pads: Ints
+    dilations: Ints
+    groups: int
+
+    @property
+    def pointwise(self) -> bool:
+        return (set(self.kernel) == set(self.strides) == {1} and not any(self.pads) and self.space == self.out)
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups == self.c_in > 1 and len(self.space) == 2
+
+    def scratch_bytes(self, dtype: np.dtype[Any]) -> int:
+        """What ``convolve`` takes."""
+        if self.pointwise:
+            return 0
+        if self.depthwise:
+            block, rows = self.plane_block(dtype)
+            planes, wide = self.plane_shape(rows)
+            return scratch_for((block * math.prod(planes), dtype), *([(block * rows * wide, dtype)] * 2))
+        return scratch_for((self.columns * self.rows(dtype) * math.prod(self.out[1:]), dtype))
+
+    @property
+    def columns(self) -> int:
+        """Elements of one im2col column."""
+        return self.c_in // self.groups * math.prod(self.kernel)
+
+    def rows(self, dtype: np.dtype[Any]) -> int:
+        """Output rows (first spatial axis) per im2col piece."""
+        one = self.columns * math.prod(self.out[1:]) * dtype.itemsize
+        return max(1, min(self.out[0], CHUNK_BYTES // max(one, 1)))
+
+    def plane_shape(self, rows: int) -> tuple[Ints, int]:
+        """(phases y, phases x, plane rows, plane columns) of one channel's strip, and the plane's width."""
+        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.strides, self.dilations
+        wide = self.out[1] + (kw - 1) * dw // sw
+        return (sh, sw, rows + (kh - 1) * dh // sh, wide), wide
+
+    def plane_block(self, dtype: np.dtype[Any]) -> tuple[int, int]:
+        """(channels, output rows) per depthwise piece."""
+        def nbytes(rows: int) -> int:
+            shape, wide = self.plane_shape(rows)
+            return (math.prod(shape) + 2 * rows * wide) * dtype.itemsize
+
+        rows = self.out[0]
+        if nbytes(rows) > _PLANE_BYTES:
+            per = max(1, nbytes(2) - nbytes(1))
+            rows = max(1, min(rows, (_PLANE_BYTES - nbytes(1)) // per + 1))
+            return 1, rows
+        return max(1, min(self.c_in, _PLANE_BYTES // nbytes(rows))), rows
+
+
+def _valid(first: int, step: int, count: int, extent: int) -> tuple[int, int]:
+    """The range of i in [0, count) with 0 <= first + i * step < extent."""
+    lo = max(0, -(first // step))
+    hi = max(0, min(count, (extent - 1 - first) // step + 1))
+    return min(lo, hi), hi
+
+
+def convolve(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch, bias: Array | None = None) -> None:
+    """One image: x ``[c_in, space…]``, w ``[c_out, c_in / groups, kernel…]``, out ``[c_out, out…]``."""
+    if g.pointwise:
+        area = math.prod(g.out)
+        np.matmul(w.reshape(g.groups, -1, g.c_in // g.groups), x.reshape(g.groups, -1, area),
+                  out=out.reshape(g.groups, -1, area))
+        if bias is not None:
+            flat = out.reshape(g.c_out, area)
+            np.add(flat, bias[:, None], out=flat)
+    elif g.depthwise:
+        _depthwise(g, x, w, out, scratch, bias)
+    else:
+        _by_columns(g, x, w, out, scratch, bias)
+
+
+def _fill_planes(g: ConvGeometry, x: Array, planes: Array, row0: int) -> None:
+    """planes[c, a, b, r, q] = x[c, (row0 + r)·sh + a - ph, q·sw + b - pw], zero outside."""
+    (sh, sw), (ph, pw) = g.strides, g.pads
+    for a, b in itertools.product(range(planes.shape[1]), range(planes.shape[2])):
+        plane = planes[:, a, b]
+        y, z = row0 * sh + a - ph, b - pw
+        r0, r1 = _valid(y, sh, plane.shape[1], g.space[0])
+        q0, q1 = _valid(z, sw, plane.shape[2], g.space[1])
+        plane[:, :r0] = 0
+        plane[:, r1:] = 0
+        plane[:, r0:r1, :q0] = 0
+        plane[:, r0:r1, q1:] = 0
+        if r1 > r0 and q1 > q0:
+            np.copyto(plane[:, r0:r1, q0:q1],
+                      x[:, y + r0 * sh : y + (r1 - 1) * sh + 1 : sh, z + q0 * sw : z + (q1 - 1) * sw + 1 : sw])
+
+
+def _depthwise(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch, bias: Array | None) -> None:
+    (kh, kw), (sh, sw), (dh, dw) = g.kernel, g.strides, g.dilations
+    times = g.c_out // g.c_in
+    block, rows = g.plane_block(x.dtype)
+    shape, wide = g.plane_shape(rows)
+    planes = scratch.take((block, *shape), x.dtype)
+    total, product = scratch.take((block, rows * wide), x.dtype), scratch.take((block, rows * wide), x.dtype)
+    flat = planes.reshape(block, sh, sw, -1)
+    taps = [(i, j, (i * dh) % sh, (j * dw) % sw, (i * dh) // sh * wide + (j * dw) // sw)
+            for i, j in itertools.product(range(kh), range(kw))]
+    weights = w.reshape(g.c_in, times, kh, kw)
+    result = out.reshape(g.c_in, times, *g.out)
+    for c in range(0, g.c_in, block):
+        n = min(block, g.c_in - c)
+        for r in range(0, g.out[0], rows):
+            count = min(rows, g.out[0] - r)
+            length = (count - 1) * wide + g.out[1]
+            _fill_planes(g, x[c : c + n], planes[:n], r)
+            acc, one = total[:n, :length], product[:n, :length]
+            for m in range(times):
+                for t, (i, j, a, b, shift) in enumerate(taps):
+                    np.multiply(flat[:n, a, b, shift : shift + length], weights[c : c + n, m, i, j, None],
+                                out=one if t else acc)
+                    if t:
+                        np.add(acc, one, out=acc)
+                got = total[:n].reshape(n, rows, wide)[:, :count, : g.out[1]]
+                into = result[c : c + n, m, r : r + count]
+                if bias is None:
+                    np.copyto(into, got)
+                else:
+                    np.add(got, bias.reshape(g.c_in, times)[c : c + n, m, None, None], out=into)
+
+
+def _by_columns(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch, bias: Array | None) -> None:
+    per_in, per_out = g.c_in // g.groups, g.c_out // g.groups
+    rows, rest, area = g.rows(x.dtype), g.out[1:], math.prod(g.out[1:])
+    columns = scratch.take(g.columns * rows * area, x.dtype)
+    taps = list(itertools.product(*(range(k) for k in g.kernel)))
+    for group, r in itertools.product(range(g.groups), range(0, g.out[0], rows)):
+        count = min(rows, g.out[0] - r)
+        piece = columns[: g.columns * count * area].reshape(per_in, len(taps), count, *rest)
+        image = x[group * per_in : (group + 1) * per_in]
+        for t, tap in enumerate(taps):
+            _fill_tap(g, image, piece[:, t], tap, r)
+        part = slice(group * per_out, (group + 1) * per_out)
+        into = out.reshape(g.c_out, -1)[part, r * area : (r + count) * area]
+        np.matmul(w[part].reshape(per_out, g.columns), piece.reshape(g.columns, -1), out=into)
+        if bias is not None:
+            np.add(into, bias[part, None], out=into)
+
+
+def _fill_tap(g: ConvGeometry, x: Array, into: Array, tap: Ints, row0: int) -> None:
+    inside, source, whole = [slice(None)], [slice(None)], True
+    for axis, k in enumerate(tap):
+        step = g.strides[axis]
+        first = (row0 * step if axis == 0 else 0) + k * g.dilations[axis] - g.pads[axis]
+        lo, hi = _valid(first, step, into.shape[axis + 1], g.space[axis])
+        whole = whole and lo == 0 and hi == into.shape[axis + 1]
+        inside.append(slice(lo, hi))
+        source.append(slice(first + lo * step, first + max(hi - 1, lo) * step + 1, step) if hi > lo else slice(0, 0))
+    if not whole:
+        into[...] = 0
+    if all(s.start is None or s.stop > s.start for s in inside):
+        np.copyto(into[tuple(inside)], x[tuple(source)])
+
+
+def transposed_rows(g: ConvGeometry, dtype: np.dtype[Any]) -> int:
+    """Input rows per piece of ``convolve_transposed``."""
+    one = g.c_out // g.groups * math.prod(g.kernel) * math.prod(g.space[1:]) * dtype.itemsize
+    return max(1, min(g.space[0], CHUNK_BYTES // max(one, 1)))
+
+
+def transposed_scratch(g: ConvGeometry, dtype: np.dtype[Any]) -> int:
+    """What ``convolve_transposed`` takes."""
+    return scratch_for((g.c_out // g.groups * math.prod(g.kernel) * transposed_rows(g, dtype) * g.space[1], dtype))
+
+
+def convolve_transposed(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch) -> None:
+    """One image: x ``[c_in, h, w]``, w ``[c_in, c_out / groups, kh, kw]``; each input pixel adds a window."""
+    per_in, per_out = g.c_in // g.groups, g.c_out // g.groups
+    rows, wide = transposed_rows(g, x.dtype), g.space[1]
+    windows = scratch.take(per_out * math.prod(g.kernel) * rows * wide, x.dtype)
+    out[...] = 0
+    for group, r in itertools.product(range(g.groups), range(0, g.space[0], rows)):
+        count = min(rows, g.space[0] - r)
+        flat = windows[: per_out * math.prod(g.kernel) * count * wide]
+        np.matmul(w[group * per_in : (group + 1) * per_in].reshape(per_in, -1).T,
+                  x[group * per_in : (group + 1) * per_in, r : r + count].reshape(per_in, -1),
+                  out=flat.reshape(-1, count * wide))
+        into = out[group * per_out : (group + 1) * per_out]
+        piece = flat.reshape(per_out, *g.kernel, count, wide)
+        for i, j, (y0, y1), (x0, x1) in _windows(g, r, count):
+            top = (r + y0) * g.strides[0] + i * g.dilations[0] - g.pads[0]
+            left = x0 * g.strides[1] + j * g.dilations[1] - g.pads[1]
+            place = into[:, top : top + (y1 - y0 - 1) * g.strides[0] + 1 : g.strides[0],
+                         left : left + (x1 - x0 - 1) * g.strides[1] + 1 : g.strides[1]]
+            np.add(place, piece[:, i, j, y0:y1, x0:x1], out=place)
+
+
+def _windows(g: ConvGeometry, r: int, count: int) -> Iterator[tuple[int, int, tuple[int, int], tuple[int, int]]]:
+    for i, j in itertools.product(range(g.kernel[0]), range(g.kernel[1])):
+        ys = _valid(r * g.strides[0] + i * g.dilations[0] - g.pads[0], g.strides[0], count, g.out[0])
+        xs = _valid(j * g.dilations[1] - g.pads[1], g.strides[1], g.space[1], g.out[1])
+        if ys[1] > ys[0] and xs[1] > xs[0]:
+            yield i, j, ys, xs

@@ -1,0 +1,153 @@
+"""Owns attention, rotary embedding and SwiGLU thunks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner_core.ir import Array, DType
+from runtime.command_list.formulas import activate, activation_scratch
+from runtime.command_list.operand import In, Out
+from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
+from runtime.command_list.thunk import Thunk, thunk
+
+MASK_NONE, MASK_CAUSAL, MASK_CUSTOM, MASK_BIAS, MASK_WINDOW = range(5)
+
+
+@thunk(name="Attention", label="attention", partial_extent="scales", where="gpu")
+class Attention(Thunk):
+    """softmax(q kᵀ scale + mask) v per head, a block of query rows at a time. q, k, v, out are [B, S, H, D],
+    or [B, H, S, D] with ``bhsd``. score_scale 0 = 1/√d; softcap 0 = off."""
+
+    q: In
+    k: In
+    v: In
+    mask: In | None
+    out: Out
+    batch: int
+    seq: int
+    kv_seq: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mask_kind: int
+    window: int
+    bhsd: int
+    score_scale: float
+    attn_logit_softcap: float
+
+    @property
+    def _rows(self) -> int:
+        return max(1, min(self.seq, CHUNK_BYTES // (4 * max(self.kv_seq, 1))))
+
+    @property
+    def scratch_bytes(self) -> int:
+        dtype = self.q.storage.numpy
+        block = self._rows * self.kv_seq
+        return scratch_for((block, dtype), (self._rows, dtype), (block, DType.BOOL.numpy))
+
+    def run(self, q: Array, k: Array, v: Array, mask: Array | None, out: Array, scratch: Scratch) -> None:
+        q, k, v, out = ((x if self.bhsd else x.swapaxes(1, 2)) for x in (q, k, v, out))
+        full = (self.batch, self.heads, self.seq, self.kv_seq)
+        wide = None if mask is None else np.broadcast_to(mask, full)
+        share = self.heads // self.kv_heads
+        scores = scratch.take((self._rows, self.kv_seq), q.dtype)
+        stats = scratch.take((self._rows, 1), q.dtype)
+        hidden = scratch.take((self._rows, self.kv_seq), np.bool_)
+        for b in range(self.batch):
+            for h in range(self.heads):
+                keys, values = k[b, h // share], v[b, h // share]
+                for r in range(0, self.seq, self._rows):
+                    n = min(self._rows, self.seq - r)
+                    s = scores[:n]
+                    np.matmul(q[b, h, r : r + n], keys.T, out=s)
+                    self._mask(s, hidden[:n], r, None if wide is None else wide[b, h, r : r + n])
+                    np.maximum.reduce(s, axis=1, keepdims=True, out=stats[:n])
+                    np.subtract(s, stats[:n], out=s)
+                    np.exp(s, out=s)
+                    np.add.reduce(s, axis=1, keepdims=True, out=stats[:n])
+                    np.divide(s, stats[:n], out=s)
+                    np.matmul(s, values, out=out[b, h, r : r + n])
+
+    def _mask(self, s: Array, hidden: Array, first: int, mask: Array | None) -> None:
+        s *= self.score_scale or self.head_dim**-0.5
+        cap = self.attn_logit_softcap
+        if cap:
+            s /= cap
+            np.tanh(s, out=s)
+            s *= cap
+        if self.mask_kind == MASK_BIAS and mask is not None:
+            np.add(s, mask, out=s)
+        elif self.mask_kind == MASK_CUSTOM and mask is not None:
+            np.equal(mask, 0, out=hidden)
+            np.copyto(s, -np.inf, where=hidden)
+        elif self.mask_kind in (MASK_CAUSAL, MASK_WINDOW):
+            pos = np.arange(first, first + len(s))[:, None] + self.kv_seq - self.seq
+            key = np.arange(self.kv_seq)
+            np.greater(key, pos, out=hidden)
+            np.copyto(s, -np.inf, where=hidden)
+            if self.mask_kind == MASK_WINDOW:
+                np.less(key, pos - self.window, out=hidden)
+                np.copyto(s, -np.inf, where=hidden)
+
+
+@thunk(name="Rope", label="rope", partial_extent="scales", where="gpu")
+class Rope(Thunk):
+    """Pairs of the first n_rot of each head_dim are rotated; src and dst are [rows, heads, head_dim],
+    tables [seq, n_rot / 2] (or one row a token with ``cos_per_token``)."""
+
+    src: In
+    cos: In
+    sin: In
+    dst: Out
+    batch: int
+    seq: int
+    hidden: int
+    head_dim: int
+    n_rot: int
+    src_row_stride: int
+    cos_per_token: bool = False
+    interleaved: bool = False
+
+    @property
+    def scratch_bytes(self) -> int:
+        return scratch_for((self.src.numel // max(self.head_dim, 1) * (self.n_rot // 2), self.src.storage.numpy))
+
+    def run(self, src: Array, cos: Array, sin: Array, dst: Array, scratch: Scratch) -> None:
+        x, y = (a.reshape(self.batch, self.seq, -1, self.head_dim) for a in (src, dst))
+        half, n = self.n_rot // 2, self.n_rot
+        tables = (self.batch, self.seq, 1, half) if self.cos_per_token else (self.seq, 1, half)
+        c, s = cos.reshape(-1)[: np.prod(tables)].reshape(tables), sin.reshape(-1)[: np.prod(tables)].reshape(tables)
+        low, high = (slice(0, n, 2), slice(1, n, 2)) if self.interleaved else (slice(0, half), slice(half, n))
+        t = scratch.take((*x.shape[:3], half), x.dtype)
+        a, b = x[..., low], x[..., high]
+        np.multiply(a, c, out=y[..., low])
+        np.multiply(b, s, out=t)
+        np.subtract(y[..., low], t, out=y[..., low])
+        np.multiply(b, c, out=y[..., high])
+        np.multiply(a, s, out=t)
+        np.add(y[..., high], t, out=y[..., high])
+        np.copyto(y[..., n:], x[..., n:])
+
+
+@thunk(name="FusedSwiGLU", label="fused_swiglu", partial_extent="scales", where="gpu")
+class FusedSwiGLU(Thunk):
+    """dst[rows, n_half] = up * silu(gate) from packed rows [gate | up] (or [up | gate])."""
+
+    src: In
+    dst: Out
+    n_half: int
+    total: int
+    gate_first: bool
+    src_dt: str = "f32"
+    dst_dt: str = "f32"
+
+    @property
+    def scratch_bytes(self) -> int:
+        return activation_scratch("silu", self.dst.storage, self.total)
+
+    def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
+        low, high = src[:, : self.n_half], src[:, self.n_half :]
+        gate, up = (low, high) if self.gate_first else (high, low)
+        np.copyto(dst, gate)
+        activate("silu", dst, dst, scratch)
+        np.multiply(dst, up, out=dst)

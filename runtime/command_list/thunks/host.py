@@ -1,0 +1,103 @@
+"""Owns thunks that run whole graph ops on the host: any evaluable op, control flow, the user's kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from planner_core.ir import Array, Op
+from runtime.command_list.operand import In, Out
+from runtime.command_list.scratch import Scratch
+from runtime.command_list.thunk import Thunk, thunk
+from runtime.errors import RunError
+
+__all__ = ["CustomOp", "HostOp", "Kernel", "body_runner", "kernels", "register_kernel"]
+
+Kernel = Callable[[Sequence[Array], Sequence[Array], dict[str, Any]], None]
+"""``kernel(inputs, outputs, attrs)``: read-only views, views to fill, the op's attributes."""
+
+_KERNELS: dict[str, Kernel] = {}
+_BODY_RUNNERS: dict[str, Callable[[Op, Sequence[Array]], Sequence[Array]]] = {}
+
+
+def register_kernel(name: str, fn: Kernel) -> None:
+    """Give every ``Custom`` op named ``name`` a host kernel; a later call replaces an earlier one."""
+    _KERNELS[name] = fn
+
+
+def kernels() -> dict[str, Kernel]:
+    """Registered kernels by ``Custom`` op name (a copy)."""
+    return dict(_KERNELS)
+
+
+def body_runner(op_name: str, fn: Callable[[Op, Sequence[Array]], Sequence[Array]]) -> None:
+    """Say how ``HostOp`` runs an op with nested bodies; it returns output 0, 1, …"""
+    _BODY_RUNNERS[op_name] = fn
+
+
+@thunk(name="HostOp", label="host_op", partial_extent="no", where="host")
+class HostOp(Thunk):
+    """dst = op.evaluate(inputs): the op's NumPy reference. It makes temporaries of the size of its result
+    (bodies: of their arenas), outside the plan; ops with a thunk of their own don't."""
+
+    op: Op
+    inputs: tuple[In, ...]
+    dst: Out
+    results: tuple[Out, ...] = ()
+    node: str = ""
+
+    @property
+    def trace_label(self) -> str:
+        return f"host_op:{self.op.name}"
+
+    def run(self, inputs: tuple[Array, ...], dst: Array, results: tuple[Array, ...], scratch: Scratch) -> None:
+        runner = _BODY_RUNNERS.get(self.op.name)
+        made = runner(self.op, inputs) if runner else (self.op.evaluate(*inputs),)
+        for target, value in zip((dst, *results), made, strict=True):
+            if np.shape(value) != target.shape:
+                raise RunError(f"{self.op.name} {self.node}: result has shape {np.shape(value)}, planned {target.shape}")
+            np.copyto(target, value, casting="unsafe")
+
+
+@thunk(name="Unrunnable", label="unrunnable", partial_extent="no", where="host", extension=True)
+class Unrunnable(Thunk):
+    """The place of an op that is planned but can't run here; ``run`` raises ``RunError`` with the reason."""
+
+    op: str
+    node: str
+    reason: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.op} {self.node} is planned, not runnable: {self.reason}"
+
+    def run(self, scratch: Scratch) -> None:
+        raise RunError(self.message)
+
+
+@thunk(name="CustomOp", label="custom_op", partial_extent="no", where="host")
+class CustomOp(Thunk):
+    """The user's kernel for a ``Custom`` op; ``RunError`` when none is registered."""
+
+    kernel: str
+    inputs: tuple[In, ...]
+    output: Out
+    attrs: str
+    results: tuple[Out, ...] = ()
+    node: str = ""
+
+    @property
+    def trace_label(self) -> str:
+        return f"custom_op:{self.kernel}"
+
+    def run(self, inputs: tuple[Array, ...], output: Array, results: tuple[Array, ...], scratch: Scratch) -> None:
+        fn = _KERNELS.get(self.kernel)
+        if fn is None:
+            raise RunError(
+                f"node {self.node!r} is the custom op {self.kernel!r}: planned, not runnable here, since no kernel "
+                f"is registered; call runtime.register_kernel({self.kernel!r}, fn) with fn(inputs, outputs, attrs)"
+            )
+        fn(inputs, (output, *results), json.loads(self.attrs or "{}"))

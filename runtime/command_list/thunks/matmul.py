@@ -1,0 +1,102 @@
+"""Owns matrix-product thunks. Products go straight into the destination (BLAS, ``out=``)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner_core.ir import Array
+from runtime.command_list.formulas import activate, activation_scratch
+from runtime.command_list.operand import In, Out
+from runtime.command_list.scratch import Scratch
+from runtime.command_list.thunk import Thunk, thunk
+from runtime.errors import RunError
+
+
+@thunk(name="Sgemm", label="sgemm", partial_extent="scales", where="gpu")
+class Sgemm(Thunk):
+    """c[m,n] = a[m,k] b[k,n]; ``b_t``: b is stored [n,k] (an elided transpose)."""
+
+    a: In
+    b: In
+    c: Out
+    m: int
+    k: int
+    n: int
+    b_f16: bool = False
+    b_t: bool = False
+
+    def run(self, a: Array, b: Array, c: Array, scratch: Scratch) -> None:
+        np.matmul(a, b.T if self.b_t else b, out=c)
+
+
+@thunk(name="BatchedSgemm", label="batched_sgemm", partial_extent="scales", where="gpu")
+class BatchedSgemm(Thunk):
+    """c[i] = a[i] b[i]; an operand with batch 1 is broadcast. Lead axes beyond one broadcast as in NumPy."""
+
+    a: In
+    b: In
+    c: Out
+    batch: int
+    m: int
+    k: int
+    n: int
+    a_bcast: bool = False
+    b_bcast: bool = False
+
+    def run(self, a: Array, b: Array, c: Array, scratch: Scratch) -> None:
+        np.matmul(a, b, out=c)
+
+
+@thunk(name="FusedMmBiasAct", label="fused_mm_bias_act", partial_extent="scales", where="gpu")
+class FusedMmBiasAct(Thunk):
+    """c = act(a w + bias); act "" = none."""
+
+    a: In
+    w: In
+    bias: In
+    c: Out
+    m: int
+    k: int
+    n: int
+    act: str = ""
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    @property
+    def scratch_bytes(self) -> int:
+        return activation_scratch(self.act, self.c.storage, self.c.numel)
+
+    def run(self, a: Array, w: Array, bias: Array, c: Array, scratch: Scratch) -> None:
+        np.matmul(a, w, out=c)
+        np.add(c, bias, out=c)
+        if self.act:
+            activate(self.act, c, c, scratch, self.alpha, self.beta)
+
+
+@thunk(name="GroupedMatMul", label="grouped_matmul", partial_extent="scales", where="gpu")
+class GroupedMatMul(Thunk):
+    """dst[i] = input[i] weight[expert_idx[i]]; runs of rows with one expert are one product.
+
+    ``weight_t``: the bank is stored [experts, n, k] (an elided transpose).
+    """
+
+    input: In
+    weight: In
+    expert_idx: In
+    dst: Out
+    m: int
+    k_dim: int
+    n: int
+    num_experts: int
+    weight_t: bool = False
+
+    def run(self, input: Array, weight: Array, expert_idx: Array, dst: Array, scratch: Scratch) -> None:
+        experts = [int(e) for e in expert_idx.reshape(-1).tolist()]
+        start = 0
+        for i in range(1, len(experts) + 1):
+            if i == len(experts) or experts[i] != experts[start]:
+                e = experts[start]
+                if not 0 <= e < self.num_experts:
+                    raise RunError(f"expert {e} of row {start} is outside [0, {self.num_experts})")
+                np.matmul(input[start:i], weight[e].T if self.weight_t else weight[e], out=dst[start:i])
+                start = i

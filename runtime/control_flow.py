@@ -1,0 +1,72 @@
+"""Owns how bodies run: each nested graph is compiled once and called from its op's ``HostOp``.
+
+A body has an arena of its own, outside the plan of the graph around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from planner_core.ir import Array, Graph, Op
+from runtime.command_list.thunks.host import body_runner
+from runtime.compile import Compilation, CompileOptions, compile_graph
+
+__all__ = ["run_body"]
+
+_COMPILED: WeakKeyDictionary[Any, Compilation] = WeakKeyDictionary()
+
+
+class _Key:
+    """A graph's identity as a weak key (graphs compare by content and don't hash)."""
+
+    __slots__ = ("__weakref__",)
+
+
+def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
+    """The body's outputs for its inputs in order."""
+    key = body._cache.setdefault("runtime.body", _Key())
+    compiled = _COMPILED.get(key)
+    if compiled is None:
+        compiled = _COMPILED[key] = compile_graph(body, CompileOptions())
+    feed = {body[i].name: np.asarray(x, dtype=body[i].dtype.numpy).reshape(body[i].shape.sizes)
+            for i, x in zip(body.inputs, inputs, strict=True)}
+    found = compiled.run(feed)
+    return [found[name] for name in compiled.legal.output_names]
+
+
+def _if(op: Op, inputs: Sequence[Array]) -> Sequence[Array]:
+    taken = op.bodies()[0] if bool(inputs[0].reshape(-1)[0]) else op.bodies()[1]
+    return run_body(taken, inputs[1:])
+
+
+def _loop(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
+    states = [np.array(x) for x in inputs[2 : 2 + op.carried]]
+    captures = inputs[2 + op.carried :]
+    stacked: list[list[Array]] = []
+    keep, i = bool(inputs[1].reshape(-1)[0]), 0
+    while keep and i < int(inputs[0].reshape(-1)[0]):
+        keep_now, *made = run_body(op.body, [np.asarray(i), np.asarray(keep), *states, *captures])
+        states, rows = made[: op.carried], made[op.carried :]
+        stacked.append(rows)
+        keep, i = bool(keep_now.reshape(-1)[0]), i + 1
+    return [*states, *(np.stack(column) for column in zip(*stacked, strict=True))]
+
+
+def _scan(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
+    states = [np.array(x) for x in inputs[: op.carried]]
+    sequences = inputs[op.carried : op.carried + op.scanned]
+    captures = inputs[op.carried + op.scanned :]
+    stacked: list[list[Array]] = []
+    for i in range(len(sequences[0]) if sequences else 0):
+        made = run_body(op.body, [*states, *(s[i] for s in sequences), *captures])
+        states = made[: op.carried]
+        stacked.append(made[op.carried :])
+    return [*states, *(np.stack(column) for column in zip(*stacked, strict=True))]
+
+
+for _name, _fn in (("If", _if), ("Loop", _loop), ("Scan", _scan)):
+    body_runner(_name, _fn)

@@ -1,0 +1,25 @@
+"""Lowers custom ops and ops with nested bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner_core.ir import Node
+from runtime.command_list import Thunk
+from runtime.command_list.thunks.host import CustomOp, HostOp
+from runtime.lowering.core import Lowering, lowers
+
+
+@lowers("Custom", moves_only=True)
+def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    yield CustomOp(o.op_name, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), o.attrs,
+                   ctx.results(n.id), n.label)
+
+
+def _bodies(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    yield HostOp(o, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), ctx.results(n.id), n.label)
+
+
+for _name in ("If", "Loop", "Scan"):
+    lowers(_name, moves_only=True)(_bodies)

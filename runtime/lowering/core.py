@@ -1,0 +1,184 @@
+"""Owns the lowering's frame: operands from slots, one registration per op, the walk over the graph.
+
+The families beside this file register one function per op (``@lowers``); an op without one runs as ``HostOp``
+if it has a reference evaluation, or is refused with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from planner_core.errors import UnboundDimError
+from planner_core.ir import DType, Graph, Node, NodeId, Op
+from planner_core.memory import NO_SLOT, SPACES, MemoryPlan, is_pure_view
+from planner_core.memory.facts import DTYPES
+from runtime.command_list.commands import Binding, CommandList, Constant, SlotLife
+from runtime.command_list.operand import Operand
+from runtime.command_list.thunk import Thunk
+from runtime.command_list.thunks.host import HostOp, Unrunnable
+from runtime.errors import LoweringError
+
+__all__ = ["BOUNDARY", "Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
+
+BOUNDARY = frozenset({"Input", "Param", "Constant"})
+_HALF = frozenset({DType.F16, DType.BF16})
+_NARROW = frozenset({DType.BF16, DType.F8E4M3, DType.F8E5M2})
+MULTI_OUTPUT = frozenset({"If", "Loop", "Scan", "Custom"})
+
+LowerFn = Callable[["Lowering", Node, Any], Iterable[Thunk]]
+_LOWER: dict[str, tuple[LowerFn, bool]] = {}
+_REFUSED: dict[str, str] = {}
+
+
+def lowers(op_name: str, *, moves_only: bool = False) -> Callable[[LowerFn], LowerFn]:
+    """Register how an op becomes thunks. ``moves_only``: no arithmetic, so operands of any width are fine."""
+
+    def register(fn: LowerFn) -> LowerFn:
+        if op_name in _LOWER:
+            raise TypeError(f"op {op_name} is lowered twice")
+        _LOWER[op_name] = (fn, moves_only)
+        return fn
+
+    return register
+
+
+def refuses(op_name: str, reason: str) -> None:
+    """Say why an op can't run here."""
+    _REFUSED[op_name] = reason
+
+
+def how_lowered(op: type[Op]) -> str:
+    """``thunk``, ``host`` (its reference evaluation), ``boundary``, or the reason why it is refused."""
+    if op.name in BOUNDARY:
+        return "boundary"
+    if op.name in _LOWER:
+        return "thunk"
+    return "host" if op.evaluate is not Op.evaluate else _REFUSED.get(op.name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """One graph and its plan, as the family functions see them."""
+
+    graph: Graph
+    plan: MemoryPlan
+
+    def dims(self, node: NodeId) -> tuple[int, ...]:
+        return self.graph[node].shape.sizes
+
+    def storage(self, node: NodeId) -> DType:
+        return DTYPES[int(self.plan.storage[node])]
+
+    def operand(self, node: NodeId, *shape: int) -> Operand:
+        """The node's bytes; ``shape`` merges or splits its axes."""
+        n, p = self.graph[node], self.plan
+        sizes, storage = n.shape.sizes, self.storage(node)
+        nbytes = storage.nbytes(n.shape.numel)
+        if p.space[node] == NO_SLOT and nbytes:
+            raise LoweringError(f"{n.op.name} {n.label} has no slot"
+                                + (" (its transpose is elided)" if p.elided[node] else
+                                   "; plan it with allocate_params, allocate_inputs and allocate_constants on"))
+        if storage.bits % 8 or storage is DType.I4:
+            raise LoweringError(f"{n.op.name} {n.label} is stored as {storage}: packed sub-byte elements have no host view")
+        space = SPACES[int(p.space[node])] if p.space[node] != NO_SLOT else "arena"
+        bucket = next((i for i, d in enumerate(n.shape.dims) if d.symbol is not None), None)
+        base = Operand(space, int(p.offset[node]), nbytes, storage, bucket, sizes)
+        return base.viewed(*shape) if shape else base
+
+    def boundary(self, node: NodeId) -> Operand:
+        """The operand, or an empty one where the node has no bytes known before the run."""
+        try:
+            return self.operand(node)
+        except (LoweringError, UnboundDimError):
+            return Operand("arena", 0, 0, self.storage(node), None, (0,))
+
+    def flat(self, node: NodeId) -> Operand:
+        return self.operand(node, self.graph[node].shape.numel)
+
+    def results(self, node: NodeId) -> tuple[Operand, ...]:
+        """Operands of outputs 1, 2, … of a node with several."""
+        extra = sorted((self.graph[r] for r, _ in self.graph.uses.of(node) if self.graph[r].op.name == "Result"),
+                       key=lambda n: n.op.index)  # type: ignore[attr-defined]
+        found = [n.op.index for n in extra]  # type: ignore[attr-defined]
+        if found != list(range(1, len(found) + 1)):
+            n = self.graph[node]
+            raise LoweringError(f"{n.op.name} {n.label} has results {found} in the graph; all from 1 up are needed")
+        return tuple(self.operand(n.id) for n in extra)
+
+    def host(self, node: Node) -> HostOp:
+        """The op's reference evaluation as a thunk."""
+        return HostOp(node.op, tuple(self.operand(i) for i in node.inputs), self.operand(node.id), (), node.label)
+
+    def mixed_widths(self, node: Node) -> bool:
+        """Floats of several widths meet (a half param with widened activations), or ones NumPy can't compute in."""
+        floats = {self.storage(i) for i in (*node.inputs, node.id) if self.storage(i).is_float}
+        return (len(floats) > 1 and bool(floats & _HALF)) or bool(floats & _NARROW)
+
+
+def _lower_or_say_why(ctx: Lowering, n: Node) -> tuple[Thunk, ...]:
+    try:
+        return tuple(_lower_node(ctx, n))
+    except LoweringError as e:
+        return (Unrunnable(n.op.name, n.label, str(e)),)
+
+
+def _lower_node(ctx: Lowering, n: Node) -> Iterable[Thunk]:
+    name = n.op.name
+    if name in BOUNDARY or is_pure_view(ctx.graph, n.id) or ctx.plan.elided[n.id]:
+        return ()
+    if name == "Result":
+        of = ctx.graph[n.inputs[0]]
+        if of.op.name not in MULTI_OUTPUT:
+            raise LoweringError(f"Result {n.label} wants output {n.op.index} of {of.op.name} {of.label}, "  # type: ignore[attr-defined]
+                                "which has one output")
+        return ()
+    if any(not ctx.graph[i].shape.is_static for i in (*n.inputs, n.id)):
+        raise LoweringError(f"an extent of it or its operands is unknown before the run ({n.shape}); bind dims on import")
+    if n.shape.numel == 0 and name not in MULTI_OUTPUT:
+        return ()
+    fn, moves_only = _LOWER.get(name, (None, False))
+    evaluable = type(n.op).evaluate is not Op.evaluate
+    if evaluable and (fn is None or (not moves_only and ctx.mixed_widths(n))):
+        return (ctx.host(n),)
+    if fn is None:
+        reason = _REFUSED.get(name, "no thunk and no reference evaluation")
+        raise LoweringError(reason)
+    return fn(ctx, n, n.op)
+
+
+def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
+    """The command list of a planned graph: pure views and elided transposes emit nothing.
+
+    What can't run (unknown extents, no slot, no kernel) becomes ``Unrunnable``: the list is whole, a run says why.
+    """
+    ctx = Lowering(graph, plan)
+    thunks: list[Thunk] = []
+    node_of: list[int] = []
+    for n in graph.nodes:
+        made = _lower_or_say_why(ctx, n)
+        thunks += made
+        node_of += [n.id] * len(made)
+    names = graph.output_names or [graph[o].label for o in graph.outputs]
+    return CommandList(
+        name=graph.name,
+        thunks=tuple(thunks),
+        node_of=tuple(node_of),
+        arena_size=plan.arena_size,
+        weights_size=plan.weights_size,
+        scratch_bytes=max((t.scratch_bytes for t in thunks), default=0),
+        inputs=tuple(Binding(graph[i].name, ctx.boundary(i), graph[i].dtype) for i in graph.inputs),
+        outputs=tuple(Binding(name, ctx.boundary(o), graph[o].dtype)
+                      for name, o in zip(names, graph.outputs, strict=True)),
+        params=tuple(Binding(graph[i].name, ctx.boundary(i), graph[i].dtype) for i in graph.params),
+        constants=tuple(Constant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
+                        for i in graph.of("Constant") if plan.space[i] != NO_SLOT),
+        slots=tuple(_slot_life(graph, plan, i) for s in (0, 1) for i in plan.buffers(s).tolist()),
+        node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
+    )
+
+
+def _slot_life(graph: Graph, plan: MemoryPlan, i: int) -> SlotLife:
+    return SlotLife(i, graph[i].label, graph[i].op.name, SPACES[int(plan.space[i])], int(plan.offset[i]),
+                    int(plan.size[i]), int(plan.guard[i]), int(plan.birth[i]), int(plan.death[i]))
