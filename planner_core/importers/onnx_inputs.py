@@ -132,7 +132,8 @@ def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[
             continue
         row = axes[name]
         if row is None:
-            out[name] = Shape.of(shapes[name] if name in shapes else [UNKNOWN], types[name])
+            given: Sequence[int] | None = shapes.get(name)
+            out[name] = Shape.of([UNKNOWN] if given is None else given, types[name])
             continue
         got: list[Dim] = []
         for axis, a in enumerate(row):

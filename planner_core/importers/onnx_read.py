@@ -86,7 +86,7 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except Exception as e:  # protobuf's DecodeError; its class moves between protobuf versions
-        kind = "cut short or damaged" if data[:1] == b"\x08" else f"not an ONNX file (it starts with {data[:8]!r})"
+        kind = "cut short or damaged" if data[:1] == b"\x08" else f"not an ONNX file (it starts with {data[:16]!r})"
         hint = "; this is a Git LFS pointer, fetch the real file" if b"git-lfs" in data[:64] else ""
         raise ImportModelError(f"{what}: {kind}: {len(data)} bytes don't parse as an ONNX model{hint}. "
                                "Wanted a whole file written by an ONNX exporter; download or export it again") from e

@@ -161,7 +161,7 @@ def shifted(d: Dim, by: int) -> Dim:
 
 @op(family="structure", operands="x")
 class Pad(Op):
-    """Elements added (or cut, where negative) before and after each axis. mode: constant (``value``), edge or reflect."""
+    """Elements added (cut, where negative) before and after each axis. mode: constant (``value``), edge, reflect."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
