@@ -143,7 +143,11 @@ class Builder:
         call = Call(self, node, ins)
         handler = find_handler(call.domain, node.op_type)
         outs: Sequence[Value] | None = None
-        if handler is not None:
+        if any(v is not None and v.odd for v in ins):
+            model.refused(call, "an operand has no DType of its own")
+        elif any(v is not None and v.rankless for v in ins) and not call.keeps_rank():
+            model.refused(call, "an operand's rank is unknown")
+        elif handler is not None:
             try:
                 made = handler(call)
                 outs = [made] if isinstance(made, Value) else list(made)
@@ -160,6 +164,9 @@ class Builder:
         self._bind(call, outs)
 
     def _bind(self, call: Call, outs: Sequence[Value]) -> None:
+        if any(v is not None and v.rankless for v in call.ins):
+            for v in call.pending:
+                v.rankless = v.rankless or v.shape.dims == (UNKNOWN,)
         names = list(call.node.output)
         base = next((n for n in names if n), call.label)
         for name, v in zip(names, outs, strict=False):
@@ -206,7 +213,3 @@ def _same(a: Array, b: Array) -> bool:
     x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
     return bool(np.array_equal(x[:256], y[:256]) and np.array_equal(x[-256:], y[-256:]) and np.array_equal(x, y))
 
-
-def unknown(dtype: DType = DType.F32) -> Shape:
-    """Rank 1, extent unknown: what is assumed of a tensor nothing is known about."""
-    return Shape((UNKNOWN,), dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.importers.onnx_value import Value, fold, partial
-from planner_core.ir import Array, DType, Op, Shape
+from planner_core.ir import Array, Dim, DType, Op, Shape
 from planner_core.ir.op import check_arity
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ class Unsupported(Exception):
     """Raised by a handler for what the IR can't say; the node is then kept as an opaque ``Custom``."""
 
 
+_ELEMENTWISE = frozenset(
+    ["Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Sin", "Cos", "Floor", "Ceil", "Round", "Softplus", "Reciprocal", "Not", "Sign", "HardSwish", "LeakyRelu", "Elu", "HardSigmoid", "Gelu", "Cast", "Identity", "Dropout", "Clip", "Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"]
+)
 Handler = Callable[["Call"], "Value | Sequence[Value]"]
 _HANDLERS: dict[tuple[str, str], Handler] = {}
 
@@ -96,7 +99,7 @@ class Call:
         """Operand i's data, None where it is left out; ``Unsupported`` when it is known only at run time."""
         v = self.get(i)
         if v is not None and v.array is None:
-            raise Unsupported(f"its {what} is computed at run time")
+            raise Unsupported(f"{what} computed at run time")
         return None if v is None else v.array
 
     def known_ints(self, i: int, what: str) -> tuple[int, ...] | None:
@@ -108,12 +111,19 @@ class Call:
         v = self[i]
         data = v.array if v.array is not None else v.partial
         if data is None:
-            raise Unsupported(f"its {what} is computed at run time")
+            raise Unsupported(f"{what} computed at run time")
         return [None if np.isnan(float(x)) else int(x) for x in data.reshape(-1)]
 
     def used(self, i: int) -> bool:
         """Output i is named and something may read it."""
         return i < len(self.node.output) and self.node.output[i] != ""
+
+    def keeps_rank(self) -> bool:
+        """Element by element, with nothing but single elements beside the first operand of unknown rank."""
+        others = [v for v in self.ins if v is not None and not v.rankless]
+        alone = len(others) == len([v for v in self.ins if v is not None]) - 1
+        single = all(v.shape.dims in ((), (Dim(1),)) for v in others)
+        return self.node.op_type in _ELEMENTWISE and alone and single
 
     def axis(self, v: Value, name: str = "axis", default: int = 0) -> int:
         return v.shape.axis(int(self.attr(name, default)))

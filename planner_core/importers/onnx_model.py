@@ -12,7 +12,7 @@ from planner_core.errors import ImportModelError
 from planner_core.importers import onnx_ops  # noqa: F401  declares the handlers
 from planner_core.importers.onnx_build import Builder
 from planner_core.importers.onnx_inputs import bind_inputs
-from planner_core.importers.onnx_opaque import free_names, op_name, shape_of_type
+from planner_core.importers.onnx_opaque import free_names, is_odd, op_name, shape_of_type
 from planner_core.importers.onnx_read import OnnxFile
 from planner_core.importers.onnx_tensors import dtype_of
 from planner_core.importers.onnx_value import Value
@@ -76,7 +76,7 @@ class Model:
         text = _type_name(t.data_type) == "STRING"
         shape = Shape((UNKNOWN,), DType.U8) if text else Shape.of(t.dims, dtype)
         root = self.root
-        return Value(shape, name=name, recipe=(ops.Param(shape), ()), source=source, owner=root)
+        return Value(shape, name=name, recipe=(ops.Param(shape), ()), source=source, owner=root, odd=True)
 
     root: Builder
 
@@ -174,9 +174,11 @@ def build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...
     model = Model(file, bound.values, bound.shapes)
     builder = model.root = Builder(model, graph)
     for v in inputs:
-        if v.type.WhichOneof("value") not in ("tensor_type", None):
+        made = builder.add_input(v.name, bound.shapes[v.name], model.source(v.name, "input"))
+        builder.env[v.name] = made
+        if is_odd(v.type):
+            made.odd = True
             model.odd_types[v.name] = v.type
-        builder.env[v.name] = builder.add_input(v.name, bound.shapes[v.name], model.source(v.name, "input"))
     builder.add_initializers(proto)
     builder.run(proto.node)
     names = [o.name for o in proto.output]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["check_consistent", "opaque", "outputs_as_values"]
 
 _KNOWN_BYTES = 1 << 16
+_RANKLESS = (Dim(None, "?rank"),)
 
 
 def opaque(call: Call) -> list[Value]:
@@ -28,7 +29,8 @@ def opaque(call: Call) -> list[Value]:
     names = [n for n in free_names(node) if n not in node.input]
     found = [*call.ins, *(call.builder.find(n) for n in names)]
     operands = [v for v in found if v is not None]
-    shapes = output_shapes(call)
+    raw = output_shapes(call)
+    shapes = [s if s.dims != _RANKLESS else Shape((UNKNOWN,), s.dtype) for s in raw]
     attrs = {a.name: _json(a) for a in node.attribute}
     absent = [i for i, v in enumerate(call.ins) if v is None]
     if absent:
@@ -36,7 +38,12 @@ def opaque(call: Call) -> list[Value]:
     first = shapes[0] if shapes else Shape((UNKNOWN,))
     text = json.dumps(attrs, sort_keys=True)
     custom = ops.Custom(op_name(call), first, len(operands), max(1, len(node.output)), text)
-    return outputs_as_values(call, call.emit(custom, *operands), shapes)
+    outs = outputs_as_values(call, call.emit(custom, *operands), shapes)
+    for v, shape in zip(outs, raw, strict=False):
+        v.rankless = v.rankless or shape.dims == _RANKLESS
+    for name, v in zip(node.output, outs, strict=False):
+        v.odd = v.odd or name in call.builder.model.odd_types
+    return outs
 
 
 def outputs_as_values(call: Call, first: Value, shapes: Sequence[Shape]) -> list[Value]:
@@ -103,6 +110,12 @@ def output_shapes(call: Call) -> list[Shape]:
     return out
 
 
+def is_odd(t: onnx.TypeProto) -> bool:
+    """No tensor, or one of an element type that a DType only stands in for."""
+    kind = t.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or not dtype_of(t.tensor_type.elem_type or 1)[1])
+
+
 def _shape(call: Call, t: onnx.TypeProto | None) -> Shape | None:
     return None if t is None else shape_of_type(t, call.builder.model.values)
 
@@ -113,10 +126,10 @@ def shape_of_type(t: onnx.TypeProto, values: dict[str, int]) -> Shape | None:
     if kind is None:
         return None
     if kind != "tensor_type" or t.tensor_type.elem_type == STRING:
-        return Shape((UNKNOWN,), DType.U8)
+        return Shape(_RANKLESS, DType.U8)
     row, dtype = declared_dims(t.tensor_type), dtype_of(t.tensor_type.elem_type)[0]
     if row is None:
-        return Shape((Dim(None, "?rank"),), dtype)
+        return Shape(_RANKLESS, dtype)
     dims = []
     for i, a in enumerate(row):
         value = a if isinstance(a, int) or a is None else evaluate(a, values)
@@ -130,10 +143,10 @@ def shape_of_type(t: onnx.TypeProto, values: dict[str, int]) -> Shape | None:
 def _merge(a: Shape | None, b: Shape | None) -> Shape:
     found = [s for s in (a, b) if s is not None]
     if not found:
-        return Shape((UNKNOWN,))
-    ranked = [s for s in found if s.dims != (Dim(None, "?rank"),)]
+        return Shape(_RANKLESS)
+    ranked = [s for s in found if s.dims != _RANKLESS]
     if not ranked:
-        return Shape((UNKNOWN,), found[0].dtype)
+        return found[0]
     if len(ranked) == 2 and ranked[0].rank == ranked[1].rank:
         dims = tuple(x if x.value is not None else y for x, y in zip(ranked[0].dims, ranked[1].dims, strict=True))
         return Shape(dims, ranked[0].dtype)
@@ -153,14 +166,14 @@ def _infer(call: Call, strict: bool = False) -> dict[str, onnx.TypeProto]:
             continue
         dims = [d.value for d in v.shape.dims]
         types[name] = model.odd_types.get(name) or helper.make_tensor_type_proto(
-            elem_type_of(v.shape.dtype), None if v.shape.dims == (UNKNOWN,) else dims)
+            elem_type_of(v.shape.dtype), None if v.rankless else dims)
         if v.array is not None and v.array.nbytes <= _KNOWN_BYTES:
             data[name] = numpy_helper.from_array(v.array, name)
     found = onnx.shape_inference.infer_node_outputs(
         schema, node, types, data, opset_imports=list(model.file.proto.opset_import),
         ir_version=model.file.proto.ir_version)
     for name, t in found.items():
-        if t.WhichOneof("value") not in ("tensor_type", None):
+        if is_odd(t):
             model.odd_types[name] = t
     return dict(found)
 
@@ -169,6 +182,8 @@ def check_consistent(call: Call, error: GraphError) -> None:
     """Raise ``ImportModelError`` when ONNX's inference finds the node's operands inconsistent too."""
     import onnx
 
+    if any(v is not None and not v.shape.is_static for v in call.ins):
+        return  # with unknown extents the fault may lie in what is known here
     try:
         _infer(call)
     except onnx.shape_inference.InferenceError as e:

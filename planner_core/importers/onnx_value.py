@@ -28,7 +28,7 @@ class Value:
     """A tensor: its shape, its data where known, its node once it has one.
 
     ``recipe`` makes the node (op, operands, source) when ``Builder.place`` is called. ``partial`` is
-    shape data with NaN where an extent is unknown. ``owner`` is the builder whose graph has the node.
+    shape data with NaN where an extent is unknown. ``odd``: its element type (or sequence) has no DType. ``rankless``: its one unknown dim stands for dims of any number. ``owner`` is the builder whose graph has the node.
     """
 
     shape: Shape
@@ -39,6 +39,8 @@ class Value:
     partial: Array | None = None
     from_file: bool = False
     constant: bool = False
+    odd: bool = False
+    rankless: bool = False
     node: NodeId | None = None
     owner: Builder | None = field(default=None, repr=False)
 

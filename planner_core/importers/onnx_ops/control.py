@@ -84,13 +84,21 @@ def if_op(c: Call) -> list[Value]:
     shapes = [_common(x.shape, y.shape) for x, y in zip(left, right, strict=True)]
     captured = [v for v, _ in a.captures.values()]
     first = c.emit(ops.If(shapes[0], bodies[0], bodies[1]), cond, *captured)
-    return outputs_as_values(c, first, shapes)
+    return _marked(outputs_as_values(c, first, shapes), [
+        x.rankless or y.rankless or x.shape.rank != y.shape.rank for x, y in zip(left, right, strict=True)])
+
+
+def _marked(outs: list[Value], rankless: Sequence[bool]) -> list[Value]:
+    for v, unsure in zip(outs, rankless, strict=False):
+        v.rankless = v.rankless or unsure
+    return outs
 
 
 def _formals(c: Call, b: Builder, g: onnx.GraphProto, shapes: Sequence[Shape]) -> list[Value]:
     out = []
     for v, shape in zip(g.input, shapes, strict=True):
         made = b.add_input(v.name, shape, b.model.source(v.name, "input"))
+        made.rankless = shape.dims == (UNKNOWN,)
         b.env[v.name] = made
         out.append(made)
     return out
@@ -137,7 +145,8 @@ def loop(c: Call) -> list[Value]:
     operands = [trip if trip is not None else c.const(np.asarray(2**63 - 1, np.int64)),
                 cond if cond is not None else c.const(np.asarray(True)), *start, *captured]
     first = c.emit(ops.Loop(shapes[0], body, len(states)), *operands)
-    return outputs_as_values(c, first, shapes)
+    unsure = [s.dims == (UNKNOWN,) for s in states] + [v.rankless for v in found[1 + len(states) :]]
+    return _marked(outputs_as_values(c, first, shapes), unsure)
 
 
 @onnx_op("Scan")
@@ -168,4 +177,4 @@ def scan(c: Call) -> list[Value]:
     back_out = tuple(bool(x) for x in c.ints("scan_output_directions", (0,) * len(stacked)) or ())
     made = ops.Scan(shapes[0], body, carried, scanned, axes if any(axes) else (), tuple(placed) if any(placed) else (),
                     back_in if any(back_in) else (), back_out if any(back_out) else ())
-    return outputs_as_values(c, c.emit(made, *ins, *captured), shapes)
+    return _marked(outputs_as_values(c, c.emit(made, *ins, *captured), shapes), [s.dims == (UNKNOWN,) for s in states])

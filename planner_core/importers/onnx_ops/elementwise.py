@@ -19,6 +19,7 @@ WITH_ALPHA = {
 }
 BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "and", "Or": "or", "Xor": "xor"}
 COMPARE = {"Equal": "eq", "Greater": "gt", "Less": "lt", "GreaterOrEqual": "ge", "LessOrEqual": "le"}
+FP8_MAX = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
 VARIADIC = {"Min": "min", "Max": "max", "Sum": "add", "Mean": "add"}
 
 
@@ -209,4 +210,8 @@ def cast(c: Call) -> Value:
         return c[0]
     if to is DType.BOOL and c[0].shape.dtype.is_float and c[0].shape.dtype.bits < 16:
         raise Unsupported("it casts fp8 to bool")
-    return c.emit(ops.Cast(to), c[0])
+    x = c[0]
+    top = FP8_MAX.get(to)
+    if top is not None and x.shape.dtype.is_float and x.shape.dtype.bits > 8 and c.attr("saturate", 1):
+        x = act(c, "clip", x, -top, top)
+    return c.emit(ops.Cast(to), x)

@@ -7,7 +7,7 @@ import numpy as np
 from planner_core.importers.onnx_call import Call, Unsupported, onnx_op
 from planner_core.importers.onnx_ops.structure import product, reshape
 from planner_core.importers.onnx_value import Value
-from planner_core.ir import dim, ops
+from planner_core.ir import DType, dim, ops
 
 
 @onnx_op("BatchNormalization")
@@ -103,7 +103,8 @@ def lp_norm(c: Call) -> Value:
     else:
         squares = c.emit(ops.Binary("mul"), x, x)
         size = c.emit(ops.Activation("sqrt"), c.emit(ops.Reduce("sum", (axis,), True), squares))
-    return c.emit(ops.Binary("div"), x, size)
+    tiny = c.like(x, 6e-8 if x.shape.dtype is DType.F16 else 2e-38)  # a vector of zeros stays one
+    return c.emit(ops.Binary("div"), x, c.emit(ops.Binary("max"), size, tiny))
 
 
 @onnx_op("Softmax", "LogSoftmax")

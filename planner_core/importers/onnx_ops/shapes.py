@@ -43,8 +43,6 @@ def shape(c: Call) -> Value:
     stop = rank if end is None else int(end)
     start, stop = (min(max(v + rank if v < 0 else v, 0), rank) for v in (start, stop))
     picked = dims[start:max(start, stop)]
-    if dims == (UNKNOWN,):
-        raise Unsupported("the rank of its operand is unknown")
     if all(d.value is not None for d in picked):
         return c.const(np.asarray([d.value for d in picked], np.int64))
     known = np.asarray([np.nan if d.value is None else d.value for d in picked], np.float64)

@@ -221,4 +221,5 @@ def space_to_depth(c: Call) -> Value:
     n, ch, h, w = c[0].shape.dims
     b = int(c.attr("blocksize"))
     x = reshape(c, c[0], (n, ch, h // b, b, w // b, b))
-    return reshape(c, transpose(c, x, (0, 3, 5, 1, 2, 4)), (n, ch * (b * b), h // b, w // b))
+    perm = (0, 3, 5, 1, 2, 4) if str(c.attr("mode", "DCR")) == "DCR" else (0, 1, 3, 5, 2, 4)
+    return reshape(c, transpose(c, x, perm), (n, ch * (b * b), h // b, w // b))

@@ -26,7 +26,7 @@ class MatMul(Op):
         return Shape((*lead, *a.dims[-2:-1], *(b.dims[-1:] if b.rank > 1 else ())), a.dtype)
 
     def evaluate(self, a: Array, b: Array, *_: Array) -> Array:
-        return np.asarray(np.matmul(a, b))
+        return np.asarray(np.matmul(a, b), dtype=a.dtype)
 
     def flops(self, out: Shape, a: Shape, b: Shape, *_: Shape) -> int:
         return 2 * out.numel * (a.dims[-1].value or 0)
