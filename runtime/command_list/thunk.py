@@ -92,7 +92,7 @@ class Thunk:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form; ``thunk_from_json`` is the inverse."""
-        return {"thunk": self.name} | {
+        return {"command": self.name} | {
             f.name: _encode(getattr(self, f.name)) for f in dataclasses.fields(self)  # type: ignore[arg-type]
         }
 
@@ -204,8 +204,8 @@ def _decode(hint: Any, v: Any) -> Any:
 
 def thunk_from_json(value: dict[str, Any]) -> Thunk:
     """Inverse of ``Thunk.to_json``; ``ValueError`` names an unknown thunk."""
-    cls = _REGISTRY.get(value["thunk"])
+    cls = _REGISTRY.get(value["command"])
     if cls is None:
-        raise ValueError(f"unknown thunk {value['thunk']!r}; known: {', '.join(sorted(_REGISTRY))}")
+        raise ValueError(f"unknown thunk {value['command']!r}; known: {', '.join(sorted(_REGISTRY))}")
     hints = typing.get_type_hints(cls)
-    return cls(**{k: _decode(hints[k], v) for k, v in value.items() if k != "thunk"})
+    return cls(**{k: _decode(hints[k], v) for k, v in value.items() if k != "command"})

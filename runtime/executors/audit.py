@@ -63,8 +63,13 @@ class Audit:
     # --- the steps of a run -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Poison the whole arena; the executor then writes constants and inputs."""
-        poison(self.buffers["arena"], 0, len(self.buffers["arena"]))
+        """Poison the whole arena but params that the plan put there; constants and inputs are written next."""
+        arena = self.buffers["arena"]
+        spans = [p.operand.span for p in self.commands.params if p.operand.space == "arena"]
+        kept = [arena[a:b].copy() for _, a, b in spans]
+        poison(arena, 0, len(arena))
+        for (_, a, b), data in zip(spans, kept, strict=True):
+            arena[a:b] = data
 
     def loaded(self) -> None:
         """Remember the bytes before the first thunk."""

@@ -50,6 +50,11 @@ class HostOp(Thunk):
     node: str = ""
 
     @property
+    def desc(self) -> str:
+        """Which op on which node."""
+        return f"{self.op.name} {self.node}"
+
+    @property
     def trace_label(self) -> str:
         return f"host_op:{self.op.name}"
 

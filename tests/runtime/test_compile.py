@@ -1,0 +1,165 @@
+"""Stages, incremental re-runs, input checks, control flow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner_core.errors import PlanError, UnboundDimError
+from planner_core.ir import DType, Graph, Shape
+from planner_core.memory import Target
+from runtime import CompileOptions, RunError, compile_graph
+
+
+def two_layers() -> Graph:
+    g = Graph("two")
+    x = g.input("x", (3, 5))
+    w = g.param("w", (5, 7), data=np.ones((5, 7), np.float32))
+    v = g.param("v", (7, 2), data=np.ones((7, 2), np.float32))
+    g.set_outputs(g.mm(g.relu(g.mm(x, w)), v), names=["y"])
+    return g
+
+
+X = np.arange(15, dtype=np.float32).reshape(3, 5)
+
+
+def test_stages_are_kept_and_timed() -> None:
+    g = two_layers()
+    c = compile_graph(g)
+    assert c.source is g
+    assert c.fused is g
+    assert c.legal is g
+    assert c.commands_before is c.commands
+    assert set(c.timings) == {"fuse", "legalise", "plan", "verify", "lower"}
+    assert c.allocate_bytes == c.plan.weights_size + c.plan.arena_size + c.commands.scratch_bytes
+    np.testing.assert_array_equal(c.run({"x": X}, sanitize=True)["y"], np.repeat(X.sum(1)[:, None] * 7, 2, 1))
+
+
+def test_with_options_replans_and_reuses_the_graph() -> None:
+    c = compile_graph(two_layers())
+    d = c.with_options(arena_no_reuse=True)
+    assert d.legal is c.legal
+    assert d.plan.arena_size >= c.plan.arena_size
+    assert d.plan.no_reuse
+    assert not c.plan.no_reuse
+    e = d.with_options(arena_no_reuse="false", alignment="256")
+    assert e.plan.options.alignment == 256
+    assert not e.plan.no_reuse
+    for other in (d, e, c.with_options(target="metal"), c.with_options(separate_weights=False)):
+        np.testing.assert_array_equal(other.run({"x": X}, sanitize=True)["y"], c.run({"x": X})["y"])
+    assert c.with_options(target="metal").options.target is Target.METAL
+    with pytest.raises((PlanError, ValueError, KeyError), match="nonsense"):
+        c.with_options(nonsense=1)
+
+
+def test_results_are_copies() -> None:
+    c = compile_graph(two_layers())
+    first = c.run({"x": X})["y"]
+    kept = first.copy()
+    c.run({"x": X * 2})
+    np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.parametrize(("feed", "parts"), [
+    ({}, ["missing input 'x'", r"x: f32\[3, 5\]"]),
+    ({"x": X, "z": X}, ["unknown input 'z'"]),
+    ({"x": X.T}, [r"float32\[5, 3\], wanted f32\[3, 5\]"]),
+    ({"x": X.astype(np.float64)}, [r"float64\[3, 5\], wanted f32"]),
+])
+def test_wrong_inputs_are_explained(feed: dict[str, np.ndarray], parts: list[str]) -> None:
+    for part in parts:
+        with pytest.raises(RunError, match=part):
+            compile_graph(two_layers()).run(feed)
+
+
+def test_missing_weights_and_wrong_params_are_explained() -> None:
+    g = two_layers()
+    g.weights.pop("v")
+    c = compile_graph(g)
+    with pytest.raises(RunError, match="no data for params v"):
+        c.run({"x": X})
+    with pytest.raises(RunError, match="has no param 'q'"):
+        c.executor.set_param("q", X)
+    with pytest.raises(RunError, match=r"param 'v' is float32\[3, 5\], wanted f32\[7, 2\]"):
+        c.executor.set_param("v", X)
+    c.executor.set_param("v", np.ones((7, 2), np.float32))
+    assert c.run({"x": X})["y"].shape == (3, 2)
+
+
+def test_unbound_dims_are_an_error_that_names_them() -> None:
+    g = Graph("g")
+    g.set_outputs(g.relu(g.input("x", ("B", 3))))
+    with pytest.raises(UnboundDimError, match="B"):
+        compile_graph(g)
+    assert compile_graph(g.bind({"B": 2}), CompileOptions()).commands.outputs[0].operand.bucket_axis == 0
+
+
+def test_timed_run_fills_seconds() -> None:
+    c = compile_graph(two_layers())
+    c.run({"x": X}, timed=True)
+    assert (c.executor.seconds > 0).all()
+    assert len(c.executor.seconds) == 3
+
+
+def test_outputs_may_be_inputs_params_and_repeated() -> None:
+    g = Graph("g")
+    x = g.input("x", (2,))
+    w = g.param("w", (2,), data=np.ones(2, np.float32))
+    k = g.constant([5.0, 6.0])
+    g.set_outputs(x, w, k, x, names=["a", "b", "c", "d"])
+    out = compile_graph(g).run({"x": np.asarray([1, 2], np.float32)}, sanitize=True)
+    assert {n: v.tolist() for n, v in out.items()} == {"a": [1, 2], "b": [1, 1], "c": [5, 6], "d": [1, 2]}
+
+
+# --- control flow -------------------------------------------------------------------------------------
+
+
+def _body(name: str, kind: str) -> Graph:
+    b = Graph(name)
+    x = b.input("x", (3,))
+    b.set_outputs(b.neg(x) if kind == "neg" else b.binary(x, x, kind="add"))
+    return b
+
+
+def test_if_runs_the_chosen_body() -> None:
+    g = Graph("g")
+    c, x = g.input("c", (), DType.BOOL), g.input("x", (3,))
+    g.set_outputs(g.if_(c, x, shape=Shape.of((3,)), then_body=_body("t", "neg"), else_body=_body("e", "add"))
+                  if "if_" in dir(g) else getattr(g, "if")(c, x, shape=Shape.of((3,)), then_body=_body("t", "neg"),
+                                                           else_body=_body("e", "add")))
+    compiled = compile_graph(g)
+    x0 = np.asarray([1, 2, 3], np.float32)
+    for flag, want in ((True, -x0), (False, x0 * 2)):
+        out = compiled.run({"c": np.asarray(flag), "x": x0}, sanitize=True)
+        np.testing.assert_array_equal(next(iter(out.values())), want)
+
+
+def test_loop_carries_states_and_stacks_rows() -> None:
+    b = Graph("body")
+    i, keep, s = b.input("i", (), DType.I64), b.input("keep", (), DType.BOOL), b.input("s", (2,))
+    step = b.binary(s, b.cast(i, to=DType.F32), kind="add")
+    b.set_outputs(keep, step, s, names=["keep", "s", "row"])
+    g = Graph("g")
+    n, c, x = g.input("n", (), DType.I64), g.input("c", (), DType.BOOL), g.input("x", (2,))
+    final = g.loop(n, c, x, shape=Shape.of((2,)), body=b, carried=1)
+    rows = g.result(final, index=1, shape=Shape.of((4, 2)))
+    g.set_outputs(final, rows)
+    out = list(compile_graph(g).run({"n": np.asarray(4), "c": np.asarray(True), "x": np.zeros(2, np.float32)},
+                                    sanitize=True).values())
+    assert out[0].tolist() == [6, 6]
+    assert out[1].tolist() == [[0, 0], [0, 0], [1, 1], [3, 3]]
+
+
+def test_scan_folds_a_sequence() -> None:
+    b = Graph("body")
+    s, x = b.input("s", (2,)), b.input("x", (2,))
+    total = b.binary(s, x, kind="add")
+    b.set_outputs(total, total, names=["s", "row"])
+    g = Graph("g")
+    first, xs = g.input("first", (2,)), g.input("xs", (3, 2))
+    final = g.scan(first, xs, shape=Shape.of((2,)), body=b, carried=1, scanned=1)
+    g.set_outputs(final, g.result(final, index=1, shape=Shape.of((3, 2))))
+    xs0 = np.arange(6, dtype=np.float32).reshape(3, 2)
+    out = list(compile_graph(g).run({"first": np.ones(2, np.float32), "xs": xs0}, sanitize=True).values())
+    np.testing.assert_array_equal(out[0], 1 + xs0.sum(0))
+    np.testing.assert_array_equal(out[1], 1 + xs0.cumsum(0))

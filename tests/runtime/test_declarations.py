@@ -1,0 +1,132 @@
+"""The thunk registry as a set: facts, derived forms, and what stops a declaration at import."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner_core.ir import DType
+from planner_core.ir.op import registry as op_registry
+from runtime import compile_graph
+from runtime.command_list import (
+    In,
+    Operand,
+    Out,
+    Scratch,
+    Thunk,
+    is_weight_off,
+    raw_off,
+    registry,
+    tag_weight_off,
+    thunk,
+    thunk_from_json,
+)
+from runtime.errors import RunError
+from tests.runtime.gallery import CASES
+
+FACTS = [line.split("|") for line in (Path(__file__).parent / "thunk_facts.txt").read_text().splitlines()[1:]]
+
+
+def _compiled_thunks() -> list[Thunk]:
+    out: list[Thunk] = []
+    for make in CASES.values():
+        case = make()
+        compiled = compile_graph(case.graph)
+        out += (compiled.with_options(**dict(case.options)) if case.options else compiled).commands.thunks
+    return out
+
+
+THUNKS = _compiled_thunks()
+ELSEWHERE = {"Nop", "CastTruncF32", "ActivationInPlace", "FusedMmBiasAct", "Softmax", "CustomOp", "HostOp", "Unrunnable"}
+"""Thunks that no gallery graph lowers to: passes make them, or test_audit.py and test_lowering.py run them."""
+
+
+def test_names_labels_classes_and_fields_agree_with_the_facts() -> None:
+    facts = {f[0]: f for f in FACTS}
+    for name, cls in registry().items():
+        if cls.extension:
+            assert name not in facts
+            continue
+        _, label, extent, where, fields = facts[name]
+        assert (cls.label, cls.partial_extent, cls.where) == (label, extent, where)
+        for field in fields.split():
+            assert hasattr(cls, field), f"{name} lacks {field}"
+
+
+def test_every_thunk_has_an_example() -> None:
+    assert {t.name for t in THUNKS} | ELSEWHERE == set(registry())
+
+
+def test_repr_evaluates_back_and_json_round_trips() -> None:
+    names: dict[str, Any] = {c.__name__: c for c in registry().values()}
+    scope = {"Operand": Operand, "DType": DType, "inf": float("inf"), **{c.__name__: c for c in op_registry().values()}}
+    for t in THUNKS:
+        scope[type(t).__name__] = names[type(t).__name__] = type(t)
+        assert eval(repr(t), dict(scope)) == t
+        assert thunk_from_json(json.loads(json.dumps(t.to_json(), allow_nan=False))) == t
+        assert str(t).startswith(t.label)
+        assert t.scratch_bytes <= 4 << 20
+
+
+def test_spans_are_derived_from_roles() -> None:
+    a = Operand("arena", 0, 16, DType.F32, None, (4,))
+    b = Operand("weights", 64, 16, DType.F32, None, (4,))
+    t = registry()["Concat"](a, 1, 4, 1, (b, b))  # type: ignore[call-arg]
+    assert t.reads() == (b, b)
+    assert t.writes() == (a,)
+    inplace = registry()["ActivationInPlace"](a, 4, "relu")  # type: ignore[call-arg]
+    assert inplace.reads() == inplace.writes() == (a,)
+    assert b.span == ("weights", 64, 80)
+    assert is_weight_off(b.tagged_offset)
+    assert raw_off(b.tagged_offset) == 64
+    assert tag_weight_off(5) == 5 | 1 << 63
+    assert a.tagged_offset == 0
+
+
+def _ok(self: Any, src: Any, dst: Any, scratch: Any) -> None:
+    """A kernel with the right operands."""
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"label": ""}, "label"),
+    ({"partial_extent": "maybe"}, "partial_extent"),
+    ({"where": "moon"}, "where"),
+    ({"name": "Copy"}, "twice"),
+    ({"run": None}, "kernel"),
+    ({"run": lambda self, src, scratch: None}, "run takes"),
+    ({"__doc__": None}, "docstring"),
+    ({"role": Operand}, "without a role"),
+    ({"role": tuple[Operand, ...]}, "without a role"),
+])
+def test_a_bad_declaration_fails_at_import(change: dict[str, Any], message: str) -> None:
+    settings = {"name": "Bad", "label": "bad", "partial_extent": "no", "where": "host"}
+    body: dict[str, Any] = {"__doc__": "dst = src.", "run": _ok, "__annotations__": {"src": In, "dst": Out}}
+    for k, v in change.items():
+        if k in settings:
+            settings[k] = v
+        elif k == "role":
+            body["__annotations__"]["src"] = v
+        elif v is None:
+            body.pop(k)
+        else:
+            body[k] = v
+    with pytest.raises(TypeError, match=message):
+        thunk(**settings)(type("Bad", (Thunk,), body))
+    assert "Bad" not in registry()
+
+
+def test_scratch_is_limited_to_the_declaration() -> None:
+    scratch = Scratch(np.zeros(256, np.uint8))
+    scratch.reset(128)
+    scratch.take(16)
+    with pytest.raises(RunError, match="declared 128"):
+        scratch.take(17)
+
+
+def test_unknown_thunk_in_json() -> None:
+    with pytest.raises(ValueError, match="Nonsense"):
+        thunk_from_json({"command": "Nonsense"})

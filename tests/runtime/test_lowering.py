@@ -1,0 +1,152 @@
+"""Which thunks a graph becomes; what can't run says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner_core.ir import UNKNOWN, DType, Graph, QuantScheme, Shape
+from planner_core.ir.op import registry as ops
+from runtime import RunError, compile_graph, register_kernel
+from runtime.lowering import how_lowered
+
+
+def test_every_op_is_lowered_or_refused_with_a_reason() -> None:
+    how = {name: how_lowered(cls) for name, cls in ops().items()}
+    assert [name for name, text in how.items() if not text and name != "Result"] == []
+    refused = {name for name, text in how.items() if " " in text}
+    assert refused == {"DequantMatMul", "DequantGroupedMatMul"}
+
+
+def labels(g: Graph) -> list[str]:
+    return [t.label for t in compile_graph(g).commands.thunks]
+
+
+@pytest.mark.parametrize(("kind", "a", "b", "label"), [
+    ("add", (3, 5), (3, 5), "binary"),
+    ("mul", (3, 5), (3, 5), "binary"),
+    ("add", (3, 5), (5,), "bias_add"),
+    ("add", (2, 3, 5), (3, 5), "bias_add"),
+    ("sub", (3, 5), (5,), "binary_broadcast"),
+    ("add", (5,), (3, 5), "binary_broadcast"),
+    ("add", (3, 5), (3, 1), "binary_broadcast"),
+])
+def test_broadcast_forms(kind: str, a: tuple[int, ...], b: tuple[int, ...], label: str) -> None:
+    g = Graph("g")
+    g.set_outputs(g.binary(g.input("a", a), g.input("b", b), kind=kind))
+    assert labels(g) == [label]
+
+
+def test_only_a_right_side_without_batch_is_flattened() -> None:
+    g = Graph("g")
+    a, b, c = g.input("a", (2, 3, 5)), g.input("b", (5, 7)), g.input("c", (1, 5, 7))
+    g.set_outputs(g.mm(a, b), g.mm(a, c))
+    assert labels(g) == ["sgemm", "batched_sgemm"]
+
+
+def test_pure_views_emit_nothing_and_share_bytes() -> None:
+    g = Graph("g")
+    x = g.relu(g.input("x", (6, 4)))
+    g.set_outputs(g.reshape(x, dims=(24,)), g.narrow(x, axis=0, start=2, len=3))
+    compiled = compile_graph(g)
+    assert [t.label for t in compiled.commands.thunks] == ["activation_out"]
+    flat, cut = (b.operand for b in compiled.commands.outputs)
+    assert cut.offset == flat.offset + 2 * 4 * 4
+    data = np.arange(24, dtype=np.float32).reshape(6, 4)
+    out = list(compiled.run({"x": data}, sanitize=True).values())
+    np.testing.assert_array_equal(out[1], data[2:5])
+
+
+def test_half_params_with_widened_activations_run_through_the_reference() -> None:
+    for dtype in (DType.F16, DType.BF16):
+        g = Graph("g")
+        w = np.arange(6).reshape(3, 2).astype(dtype.numpy)
+        g.set_outputs(g.mm(g.input("x", (2, 3), dtype), g.param("w", (3, 2), dtype, data=w)))
+        assert labels(g) == ["host_op"]
+        x = np.ones((2, 3), dtype.numpy)
+        out = compile_graph(g).run({"x": x}, sanitize=True)
+        np.testing.assert_array_equal(next(iter(out.values())).astype(np.float32), [[6, 9], [6, 9]])
+
+
+def test_zero_sized_values_take_no_thunk() -> None:
+    g = Graph("g")
+    x = g.input("x", (0, 4))
+    y = g.input("y", (3, 4))
+    g.set_outputs(g.concat(g.relu(x), y, axis=0))
+    assert labels(g) == ["concat"]
+    out = compile_graph(g).run({"x": np.zeros((0, 4), np.float32), "y": np.ones((3, 4), np.float32)}, sanitize=True)
+    assert next(iter(out.values())).tolist() == np.ones((3, 4)).tolist()
+
+
+def test_custom_op_without_kernel_is_planned_and_says_what_to_call() -> None:
+    g = Graph("g")
+    x = g.input("x", (3,))
+    g.set_outputs(g.custom(x, op_name="acme.twice", shape=Shape.of((3,)), attrs='{"by": 2}', name="double"))
+    compiled = compile_graph(g)
+    assert compiled.plan.arena_size > 0
+    with pytest.raises(RunError, match=r"'double'.*'acme\.twice'.*register_kernel\('acme\.twice'"):
+        compiled.run({"x": np.ones(3, np.float32)})
+
+
+def test_custom_op_with_kernel_and_two_outputs() -> None:
+    g = Graph("g")
+    x = g.input("x", (3,))
+    a = g.custom(x, op_name="test.split", shape=Shape.of((3,)), num_outputs=2, attrs='{"by": 2}')
+    b = g.result(a, index=1, shape=Shape.of((1,)))
+    g.set_outputs(a, b)
+
+    def split(inputs, outputs, attrs):  # type: ignore[no-untyped-def]
+        np.multiply(inputs[0], attrs["by"], out=outputs[0])
+        outputs[1][0] = inputs[0].sum()
+
+    register_kernel("test.split", split)
+    out = list(compile_graph(g).run({"x": np.asarray([1, 2, 4], np.float32)}, sanitize=True).values())
+    assert [o.tolist() for o in out] == [[2, 4, 8], [7]]
+
+
+def test_unknown_extents_are_planned_not_run() -> None:
+    g = Graph("g")
+    y = g.custom(g.input("x", (3,)), op_name="onnx.NonZero", shape=Shape.of((UNKNOWN,), DType.I64), name="nz")
+    g.set_outputs(g.neg(y))
+    compiled = compile_graph(g)
+    with pytest.raises(RunError, match="nz is planned, not runnable: an extent"):
+        compiled.run({"x": np.ones(3, np.float32)})
+
+
+def test_refused_op_names_itself() -> None:
+    g = Graph("g")
+    w = g.param("w", (36,), DType.U8, data=np.zeros(36, np.uint8))
+    g.set_outputs(g.dequant_mat_mul(g.input("x", (1, 32)), w, n=2, scheme=QuantScheme.Q4_0, name="proj"))
+    with pytest.raises(RunError, match="DequantMatMul proj is planned, not runnable"):
+        compile_graph(g).run({"x": np.ones((1, 32), np.float32)})
+
+
+def test_unevaluated_ops_run_through_their_reference() -> None:
+    g = Graph("g")
+    x, dy = g.input("x", (4, 3)), g.input("dy", (4, 3))
+    g.set_outputs(g.layer_norm_backward_gamma(x, dy, eps=0.0))
+    assert labels(g) == ["host_op"]
+    a, b = np.random.default_rng(0).random((2, 4, 3)).astype(np.float32)
+    want = (b * (a - a.mean(1, keepdims=True)) / a.std(1, keepdims=True)).sum(0)
+    np.testing.assert_allclose(next(iter(compile_graph(g).run({"x": a, "dy": b}).values())), want, rtol=1e-4)
+
+
+def test_text_form_names_every_thunk_and_node() -> None:
+    g = Graph("tiny")
+    g.set_outputs(g.relu(g.input("x", (2,)), name="r"))
+    assert str(compile_graph(g).commands) == (
+        "command list 'tiny': 1 dispatches, arena 200 B, weights 0 B, scratch 0 B\n"
+        "  0  activation_out(src=0+8:f32[2], dst=192+8:f32[2], len=2, act=relu, alpha=0.0, beta=0.0)"
+        "  ; %1 Activation 'r'")
+
+
+def test_int_division_truncates_and_index_errors_name_the_place() -> None:
+    g = Graph("g")
+    a, b = g.input("a", (4,), DType.I32), g.input("b", (4,), DType.I32)
+    g.set_outputs(g.div(a, b), g.gather(a, b, name="pick"))
+    feed = {"a": np.asarray([7, -7, 7, -7], np.int32), "b": np.asarray([2, 2, -2, -2], np.int32)}
+    out = compile_graph(g).run(feed, sanitize=True)
+    assert next(iter(out.values())).tolist() == [3, -3, -3, 3]
+    feed["b"] = np.asarray([1, 4, 0, 0], np.int32)
+    with pytest.raises(RunError, match=r"gather .*'pick'.*index 4 is outside \[-4, 4\)"):
+        compile_graph(g).run(feed)
