@@ -28,7 +28,14 @@ class CompileOptions:
     target: Target = Target.CPU
     plan: PlanOptions | None = None
 
+    @classmethod
+    def for_target(cls, target: Target | str, graph: Graph | None = None) -> CompileOptions:
+        """The target's presets, looked up now for ``graph`` (the environment is read here, once)."""
+        plan = PlanOptions.for_target(target, graph)
+        return cls(Target(target), plan)
+
     def plan_for(self, graph: Graph) -> PlanOptions:
+        """The plan's options: those given, or the target's preset for the graph."""
         return self.plan if self.plan is not None else PlanOptions.for_target(self.target, graph)
 
 
@@ -46,6 +53,11 @@ class Compilation:
     fusion_log: tuple[Any, ...] = ()
     pass_log: tuple[Any, ...] = ()
     _executor: HostExecutor | None = field(default=None, repr=False)
+
+    @property
+    def default_plan_options(self) -> PlanOptions:
+        """What the target starts from for this graph: the options that "changed" is said against."""
+        return PlanOptions.for_target(self.options.target, self.legal)
 
     @property
     def commands_before(self) -> CommandList:

@@ -38,6 +38,14 @@ def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
     return [found[name] for name in compiled.legal.output_names]
 
 
+def _stacked(body: Graph, rows: list[list[Array]], count: int) -> list[Array]:
+    """The last ``count`` outputs of each iteration, stacked; empty arrays where there was none."""
+    if rows:
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+    last = [body[o] for o in body.outputs[len(body.outputs) - count :]]
+    return [np.empty((0, *n.shape.sizes), dtype=n.dtype.numpy) for n in last]
+
+
 def _if(op: Op, inputs: Sequence[Array]) -> Sequence[Array]:
     taken = op.bodies()[0] if bool(inputs[0].reshape(-1)[0]) else op.bodies()[1]
     return run_body(taken, inputs[1:])
@@ -53,7 +61,7 @@ def _loop(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
         states, rows = made[: op.carried], made[op.carried :]
         stacked.append(rows)
         keep, i = bool(keep_now.reshape(-1)[0]), i + 1
-    return [*states, *(np.stack(column) for column in zip(*stacked, strict=True))]
+    return [*states, *_stacked(op.body, stacked, len(op.body.outputs) - 1 - op.carried)]
 
 
 def _scan(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -65,7 +73,7 @@ def _scan(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
         made = run_body(op.body, [*states, *(s[i] for s in sequences), *captures])
         states = made[: op.carried]
         stacked.append(made[op.carried :])
-    return [*states, *(np.stack(column) for column in zip(*stacked, strict=True))]
+    return [*states, *_stacked(op.body, stacked, len(op.body.outputs) - op.carried)]
 
 
 for _name, _fn in (("If", _if), ("Loop", _loop), ("Scan", _scan)):

@@ -19,7 +19,8 @@ from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
 __all__ = ["ConvGeometry", "convolve", "convolve_transposed"]
 
 Ints = tuple[int, ...]
-_PLANE_BYTES = CHUNK_BYTES // 4
+_PLANE_BYTES = 2 * CHUNK_BYTES
+"""Depthwise pieces: below this, call overhead and short products cost more than the cache gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,7 @@ class ConvGeometry:
         if self.pointwise:
             return 0
         if self.depthwise:
-            block, rows = self.plane_block(dtype)
-            planes, wide = self.plane_shape(rows)
-            return scratch_for((block * math.prod(planes), dtype), *([(block * rows * wide, dtype)] * 2))
+            return scratch_for(*((count, dtype) for count in self.plane_pieces(*self.plane_block(dtype))))
         return scratch_for((self.columns * self.rows(dtype) * math.prod(self.out[1:]), dtype))
 
     @property
@@ -70,18 +69,19 @@ class ConvGeometry:
         wide = self.out[1] + (kw - 1) * dw // sw
         return (sh, sw, rows + (kh - 1) * dh // sh, wide), wide
 
+    def plane_pieces(self, channels: int, rows: int) -> tuple[int, int, int]:
+        """Elements of the phase planes, of the shifted copies, of the result, for a strip of some channels."""
+        shape, wide = self.plane_shape(rows)
+        strip = channels * rows * wide
+        return channels * math.prod(shape), strip * math.prod(self.kernel), strip * (self.c_out // self.c_in)
+
     def plane_block(self, dtype: np.dtype[Any]) -> tuple[int, int]:
         """(channels, output rows) per depthwise piece."""
-        def nbytes(rows: int) -> int:
-            shape, wide = self.plane_shape(rows)
-            return (math.prod(shape) + 2 * rows * wide) * dtype.itemsize
-
+        limit = _PLANE_BYTES // dtype.itemsize
         rows = self.out[0]
-        if nbytes(rows) > _PLANE_BYTES:
-            per = max(1, nbytes(2) - nbytes(1))
-            rows = max(1, min(rows, (_PLANE_BYTES - nbytes(1)) // per + 1))
-            return 1, rows
-        return max(1, min(self.c_in, _PLANE_BYTES // nbytes(rows))), rows
+        while rows > 1 and sum(self.plane_pieces(1, rows)) > limit:
+            rows = -(-rows // 2)
+        return max(1, min(self.c_in, limit // sum(self.plane_pieces(1, rows)))), rows
 
 
 def _valid(first: int, step: int, count: int, extent: int) -> tuple[int, int]:
@@ -124,36 +124,34 @@ def _fill_planes(g: ConvGeometry, x: Array, planes: Array, row0: int) -> None:
 
 
 def _depthwise(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch, bias: Array | None) -> None:
+    """Each tap is a shift of a flat phase plane; a channel's taps, copied side by side, take one product."""
     (kh, kw), (sh, sw), (dh, dw) = g.kernel, g.strides, g.dilations
     times = g.c_out // g.c_in
     block, rows = g.plane_block(x.dtype)
     shape, wide = g.plane_shape(rows)
-    planes = scratch.take((block, *shape), x.dtype)
-    total, product = scratch.take((block, rows * wide), x.dtype), scratch.take((block, rows * wide), x.dtype)
+    planes, shifted, product = (scratch.take(count, x.dtype) for count in g.plane_pieces(block, rows))
+    planes = planes.reshape(block, *shape)
     flat = planes.reshape(block, sh, sw, -1)
-    taps = [(i, j, (i * dh) % sh, (j * dw) % sw, (i * dh) // sh * wide + (j * dw) // sw)
+    taps = [((i * dh) % sh, (j * dw) % sw, (i * dh) // sh * wide + (j * dw) // sw)
             for i, j in itertools.product(range(kh), range(kw))]
-    weights = w.reshape(g.c_in, times, kh, kw)
+    weights = w.reshape(g.c_in, times, kh * kw)
     result = out.reshape(g.c_in, times, *g.out)
-    for c in range(0, g.c_in, block):
-        n = min(block, g.c_in - c)
-        for r in range(0, g.out[0], rows):
-            count = min(rows, g.out[0] - r)
-            length = (count - 1) * wide + g.out[1]
-            _fill_planes(g, x[c : c + n], planes[:n], r)
-            acc, one = total[:n, :length], product[:n, :length]
-            for m in range(times):
-                for t, (i, j, a, b, shift) in enumerate(taps):
-                    np.multiply(flat[:n, a, b, shift : shift + length], weights[c : c + n, m, i, j, None],
-                                out=one if t else acc)
-                    if t:
-                        np.add(acc, one, out=acc)
-                got = total[:n].reshape(n, rows, wide)[:, :count, : g.out[1]]
-                into = result[c : c + n, m, r : r + count]
-                if bias is None:
-                    np.copyto(into, got)
-                else:
-                    np.add(got, bias.reshape(g.c_in, times)[c : c + n, m, None, None], out=into)
+    for c, r in itertools.product(range(0, g.c_in, block), range(0, g.out[0], rows)):
+        n, count = min(block, g.c_in - c), min(rows, g.out[0] - r)
+        span = count * wide
+        length = span - wide + g.out[1]
+        _fill_planes(g, x[c : c + n], planes[:n], r)
+        copies = shifted[: n * len(taps) * length].reshape(n, len(taps), length)
+        for t, (a, b, shift) in enumerate(taps):
+            np.copyto(copies[:, t], flat[:n, a, b, shift : shift + length])
+        got = product[: n * times * span].reshape(n, times, span)
+        np.matmul(weights[c : c + n], copies, out=got[:, :, :length])
+        rect = got.reshape(n, times, count, wide)[..., : g.out[1]]
+        into = result[c : c + n, :, r : r + count]
+        if bias is None:
+            np.copyto(into, rect)
+        else:
+            np.add(rect, bias.reshape(g.c_in, times)[c : c + n, :, None, None], out=into)
 
 
 def _by_columns(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch, bias: Array | None) -> None:

@@ -141,7 +141,7 @@ class Audit:
 
     def _check_owner(self, i: int, field: str, o: Operand) -> None:
         """A write lies in one live slot and touches no other."""
-        if o.space == "weights":
+        if o.space == "weights" or not o.nbytes:
             return
         end = o.offset + o.nbytes
         touched = np.flatnonzero(self._live() & (self._start < end) & (o.offset < self._end))

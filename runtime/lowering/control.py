@@ -8,17 +8,23 @@ from typing import Any
 from planner_core.ir import Node
 from runtime.command_list import Thunk
 from runtime.command_list.thunks.host import CustomOp, HostOp
+from runtime.errors import LoweringError
 from runtime.lowering.core import Lowering, lowers
 
 
 @lowers("Custom", moves_only=True)
 def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    more = ctx.results(n.id)
+    if list(more) != list(range(1, len(more) + 1)):
+        raise LoweringError(f"the graph has its results {list(more)}; a kernel needs every one from 1 up")
     yield CustomOp(o.op_name, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), o.attrs,
-                   ctx.results(n.id), n.label)
+                   tuple(more.values()), n.label)
 
 
 def _bodies(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
-    yield HostOp(o, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), ctx.results(n.id), n.label)
+    more = ctx.results(n.id)
+    yield HostOp(o, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), tuple(more.values()), tuple(more),
+                 n.label)
 
 
 for _name in ("If", "Loop", "Scan"):

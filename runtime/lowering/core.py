@@ -97,19 +97,14 @@ class Lowering:
     def flat(self, node: NodeId) -> Operand:
         return self.operand(node, self.graph[node].shape.numel)
 
-    def results(self, node: NodeId) -> tuple[Operand, ...]:
-        """Operands of outputs 1, 2, … of a node with several."""
-        extra = sorted((self.graph[r] for r, _ in self.graph.uses.of(node) if self.graph[r].op.name == "Result"),
-                       key=lambda n: n.op.index)  # type: ignore[attr-defined]
-        found = [n.op.index for n in extra]  # type: ignore[attr-defined]
-        if found != list(range(1, len(found) + 1)):
-            n = self.graph[node]
-            raise LoweringError(f"{n.op.name} {n.label} has results {found} in the graph; all from 1 up are needed")
-        return tuple(self.operand(n.id) for n in extra)
+    def results(self, node: NodeId) -> dict[int, Operand]:
+        """Operands of outputs 1, 2, … of a node with several, by index; unread ones are absent."""
+        found = [self.graph[r] for r, _ in self.graph.uses.of(node) if self.graph[r].op.name == "Result"]
+        return {i: self.operand(r) for i, r in sorted((n.op.index, n.id) for n in found)}  # type: ignore[attr-defined]
 
     def host(self, node: Node) -> HostOp:
         """The op's reference evaluation as a thunk."""
-        return HostOp(node.op, tuple(self.operand(i) for i in node.inputs), self.operand(node.id), (), node.label)
+        return HostOp(node.op, tuple(self.operand(i) for i in node.inputs), self.operand(node.id), node=node.label)
 
     def mixed_widths(self, node: Node) -> bool:
         """Floats of several widths meet (a half param with widened activations), or ones NumPy can't compute in."""

@@ -94,6 +94,13 @@ def test_unbound_dims_are_an_error_that_names_them() -> None:
     assert compile_graph(g.bind({"B": 2}), CompileOptions()).commands.outputs[0].operand.bucket_axis == 0
 
 
+def test_options_of_a_target_and_what_changed() -> None:
+    g = two_layers()
+    c = compile_graph(g, CompileOptions.for_target("cpu", g))
+    assert c.plan.options == c.default_plan_options
+    assert c.with_options(alignment=128).default_plan_options == c.default_plan_options
+
+
 def test_timed_run_fills_seconds() -> None:
     c = compile_graph(two_layers())
     c.run({"x": X}, timed=True)
@@ -124,9 +131,8 @@ def _body(name: str, kind: str) -> Graph:
 def test_if_runs_the_chosen_body() -> None:
     g = Graph("g")
     c, x = g.input("c", (), DType.BOOL), g.input("x", (3,))
-    g.set_outputs(g.if_(c, x, shape=Shape.of((3,)), then_body=_body("t", "neg"), else_body=_body("e", "add"))
-                  if "if_" in dir(g) else getattr(g, "if")(c, x, shape=Shape.of((3,)), then_body=_body("t", "neg"),
-                                                           else_body=_body("e", "add")))
+    build = getattr(g, "if")
+    g.set_outputs(build(c, x, shape=Shape.of((3,)), then_body=_body("t", "neg"), else_body=_body("e", "add")))
     compiled = compile_graph(g)
     x0 = np.asarray([1, 2, 3], np.float32)
     for flag, want in ((True, -x0), (False, x0 * 2)):
@@ -148,6 +154,22 @@ def test_loop_carries_states_and_stacks_rows() -> None:
                                     sanitize=True).values())
     assert out[0].tolist() == [6, 6]
     assert out[1].tolist() == [[0, 0], [0, 0], [1, 1], [3, 3]]
+
+
+def test_loop_without_iterations_and_with_an_unread_output() -> None:
+    b = Graph("body")
+    _, keep, s = b.input("i", (), DType.I64), b.input("keep", (), DType.BOOL), b.input("s", (2,))
+    b.set_outputs(keep, b.neg(s), s, s, names=["keep", "s", "unread", "row"])
+    g = Graph("g")
+    n, c, x = g.input("n", (), DType.I64), g.input("c", (), DType.BOOL), g.input("x", (2,))
+    final = g.loop(n, c, x, shape=Shape.of((2,)), body=b, carried=1)
+    for trips, want in ((0, [1, 2]), (1, [-1, -2])):
+        h = Graph.from_dict(g.to_dict())
+        h.set_outputs(final, h.result(final, index=2, shape=Shape.of((trips, 2))))
+        out = list(compile_graph(h).run({"n": np.asarray(trips), "c": np.asarray(True),
+                                         "x": np.asarray([1, 2], np.float32)}, sanitize=True).values())
+        assert out[0].tolist() == want
+        assert out[1].shape == (trips, 2)
 
 
 def test_scan_folds_a_sequence() -> None:

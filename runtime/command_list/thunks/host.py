@@ -41,12 +41,14 @@ def body_runner(op_name: str, fn: Callable[[Op, Sequence[Array]], Sequence[Array
 @thunk(name="HostOp", label="host_op", partial_extent="no", where="host")
 class HostOp(Thunk):
     """dst = op.evaluate(inputs): the op's NumPy reference. It makes temporaries of the size of its result
-    (bodies: of their arenas), outside the plan; ops with a thunk of their own don't."""
+    (bodies: of their arenas), outside the plan; ops with a thunk of their own don't. ``result_index`` says which
+    further output each of ``results`` is."""
 
     op: Op
     inputs: tuple[In, ...]
     dst: Out
     results: tuple[Out, ...] = ()
+    result_index: tuple[int, ...] = ()
     node: str = ""
 
     @property
@@ -61,7 +63,8 @@ class HostOp(Thunk):
     def run(self, inputs: tuple[Array, ...], dst: Array, results: tuple[Array, ...], scratch: Scratch) -> None:
         runner = _BODY_RUNNERS.get(self.op.name)
         made = runner(self.op, inputs) if runner else (self.op.evaluate(*inputs),)
-        for target, value in zip((dst, *results), made, strict=True):
+        for target, k in zip((dst, *results), (0, *self.result_index), strict=True):
+            value = made[k]
             if np.shape(value) != target.shape:
                 raise RunError(f"{self.op.name} {self.node}: result has shape {np.shape(value)}, planned {target.shape}")
             np.copyto(target, value, casting="unsafe")
