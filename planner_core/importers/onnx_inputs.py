@@ -37,7 +37,7 @@ def declared_dims(tensor: onnx.TypeProto.Tensor) -> list[int | str | None] | Non
         if d.WhichOneof("value") == "dim_value":
             out.append(d.dim_value if d.dim_value > 0 else None)
         else:
-            text = d.dim_param.strip()
+            text = d.dim_param.replace("\0", "").strip()
             out.append(None if not text or "?" in text or text in ("-1", "0", "None") else text)
     return out
 

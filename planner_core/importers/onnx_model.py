@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from planner_core.errors import ImportModelError
+from planner_core.errors import GraphError, ImportModelError
 from planner_core.importers import onnx_ops  # noqa: F401  declares the handlers
 from planner_core.importers.onnx_build import Builder
 from planner_core.importers.onnx_inputs import bind_inputs
@@ -163,6 +163,19 @@ def _light_copy(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Mod
 
 def build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> Graph:
     """The whole import. Raises ``ImportModelError``."""
+    try:
+        return _build(file, dims, shapes)
+    except ImportModelError:
+        raise
+    except GraphError as e:
+        raise ImportModelError(f"{file.what}: {e}; check the file with onnx.checker.check_model") from e
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as e:
+        # a damaged file still parses now and then, with bytes for names and attributes of no type
+        raise ImportModelError(f"{file.what}: can't be imported ({type(e).__name__}: {e}); the file is damaged, or breaks "
+                               "the ONNX rules: check it with onnx.checker.check_model") from e
+
+
+def _build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> Graph:
     proto = file.proto.graph
     given = {t.name for t in proto.initializer} | {s.values.name for s in proto.sparse_initializer}
     inputs = [v for v in proto.input if v.name not in given]

@@ -29,6 +29,7 @@ def opaque(call: Call) -> list[Value]:
     names = [n for n in free_names(node) if n not in node.input]
     found = [*call.ins, *(call.builder.find(n) for n in names)]
     operands = [v for v in found if v is not None]
+    operands += [call.builder.model.tensor_value(t, t.name or "constant", "initializer") for t in body_tensors(node)]
     raw = output_shapes(call)
     shapes = [s if s.dims != _RANKLESS else Shape((UNKNOWN,), s.dtype) for s in raw]
     attrs = {a.name: _json(a) for a in node.attribute}
@@ -73,13 +74,25 @@ def free_names(node: onnx.NodeProto) -> list[str]:
     return list(out)
 
 
+def body_tensors(node: onnx.NodeProto) -> list[onnx.TensorProto]:
+    """Weights inside the node's subgraphs: still bytes that the model brings."""
+    out: list[onnx.TensorProto] = []
+    for a in node.attribute:
+        for g in [a.g] if a.HasField("g") else list(a.graphs):
+            out += g.initializer
+            for n in g.node:
+                out += [b.t for b in n.attribute if n.op_type == "Constant" and b.HasField("t")]
+                out += body_tensors(n)
+    return out
+
+
 def _json(a: onnx.AttributeProto) -> Any:
     from onnx.helper import get_attribute_value
 
     v = get_attribute_value(a)
     if isinstance(v, bytes):
         return v.decode(errors="replace")
-    if isinstance(v, (int, str)):
+    if v is None or isinstance(v, (int, str)):
         return v
     if isinstance(v, float):
         return v if v == v and abs(v) != float("inf") else str(v)
