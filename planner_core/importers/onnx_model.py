@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner_core.errors import GraphError, ImportModelError
 from planner_core.importers import onnx_ops  # noqa: F401  declares the handlers
@@ -103,12 +103,22 @@ class Model:
         return reads, wanted
 
     @cached_property
+    def checker(self) -> Any:
+        """Context for checking single nodes."""
+        from onnx import checker
+
+        context = checker.C.CheckerContext()
+        context.ir_version, context.opset_imports = self.file.proto.ir_version, self._opsets
+        return context
+
+    @cached_property
     def _inferred(self) -> dict[str, onnx.TypeProto]:
         """Types that the file declares or that ONNX's inference over the whole model finds."""
         import onnx
 
         light = _light_copy(self.file.proto, self.shapes)
         try:
+            onnx.checker.check_model(light)  # inference itself may crash on what the checker forbids
             light = onnx.shape_inference.infer_shapes(light, data_prop=True)
         except Exception:  # inference is C++ and raises its own types; the declared types remain
             light = self.file.proto

@@ -118,7 +118,9 @@ def output_shapes(call: Call) -> list[Shape]:
         types = {}
     out = []
     for name in call.node.output:
-        found = _merge(_shape(call, types.get(name)), call.builder.model.declared(name) if name else None)
+        found = _shape(call, types.get(name))
+        if found is None or not found.is_static:
+            found = _merge(found, call.builder.model.declared(name) if name else None)
         out.append(found)
     return out
 
@@ -173,6 +175,7 @@ def _infer(call: Call, strict: bool = False) -> dict[str, onnx.TypeProto]:
 
     model, node = call.builder.model, call.node
     schema = onnx.defs.get_schema(node.op_type, call.opset, call.domain)
+    onnx.checker.check_node(node, model.checker)  # inference itself may crash on what the schema forbids
     types, data = {}, {}
     for name, v in zip(node.input, call.ins, strict=True):
         if v is None:
