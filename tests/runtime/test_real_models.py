@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import importlib.util
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +68,21 @@ def test_equal_to_onnx_runtime(name: str) -> None:
         np.testing.assert_array_equal(audited[key], a)
     assert "host_op" not in compiled.commands.counts()
     assert compiled.commands.scratch_bytes <= 4 << 20
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_hidden_copies_of_activations(name: str) -> None:
+    """Beyond the outputs' copies, a run allocates less than NumPy's small change."""
+    path, feed = MODELS[name]()
+    compiled = compile_graph(import_onnx(path, shapes={k: v.shape for k, v in feed.items()}))
+    compiled.run(feed)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        outputs = compiled.run(feed)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert peak <= sum(v.nbytes for v in outputs.values()) + (32 << 10)
+    assert max(s.size for s in compiled.commands.slots if s.space == "arena") > 4 * (32 << 10)

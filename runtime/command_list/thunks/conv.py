@@ -229,7 +229,6 @@ class ResizeNearest(Thunk):
 
 
 def _repeat(src: Array, dst: Array) -> None:
-    for j in range(dst.shape[4]):
-        np.copyto(dst[:, :, 0, :, j], src)
-    for i in range(1, dst.shape[2]):
-        np.copyto(dst[:, :, i], dst[:, :, 0])
+    # from src each time: rows of dst interleave, and NumPy would buffer a copy between them
+    for i, j in itertools.product(range(dst.shape[2]), range(dst.shape[4])):
+        np.copyto(dst[:, :, i, :, j], src)
