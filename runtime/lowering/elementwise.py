@@ -47,6 +47,8 @@ def _binary(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         rank = len(out)
         yield t.BinaryBroadcast(wide(ctx, a, rank), wide(ctx, b, rank), ctx.operand(n.id), size, o.kind, rank, out,
                                 broadcast_strides(da, out), broadcast_strides(db, out))
+    if o.kind == "div" and n.dtype.is_int and ctx.storage(n.id).is_float:
+        yield t.CastTruncF32(ctx.flat(n.id), ctx.flat(n.id), size)
 
 
 @lowers("Compare")
@@ -101,9 +103,13 @@ def _activation(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 
 @lowers("Cast", moves_only=True)
 def _cast(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
-    src, dst = ctx.flat(n.inputs[0]), ctx.flat(n.id)
-    a, b, size = src.storage, dst.storage, n.shape.numel
-    if a is b:
+    src, dst, size = ctx.flat(n.inputs[0]), ctx.flat(n.id), n.shape.numel
+    a, b, was = src.storage, dst.storage, ctx.graph[n.inputs[0]].dtype
+    if o.to is DType.BOOL and was is not DType.BOOL:
+        yield t.CastHost(src, dst, size, was, o.to)
+    elif o.to.is_int and was.is_float and b.is_float:  # an integer stored as f32 keeps no fraction
+        yield t.CastTruncF32(src, dst, size)
+    elif a is b:
         yield Copy(src, dst, size)
     elif {a, b} == {DType.F32, DType.F16}:
         yield t.Cast(src, dst, size, a.text, b.text)

@@ -29,3 +29,17 @@ def test_thunk_equals_reference_on_an_audited_arena(name: str) -> None:
                                    atol=tolerance * scale)
         np.testing.assert_array_equal(audited[label], got)
         np.testing.assert_array_equal(again[label], got)
+
+
+@pytest.mark.parametrize("policy", ["f32_uniform", "hybrid", "native"])
+def test_every_storage_width_gives_the_same_numbers(policy: str) -> None:
+    """Integers and bools stored as f32, halves stored wide or not: the results stay."""
+    for name, make in CASES.items():
+        case = make()
+        compiled = compile_graph(case.graph).with_options(**{**dict(case.options), "width_policy": policy})
+        got = next(iter(compiled.run(case.feed, sanitize=True).values()))
+        want, node = case.want[0], case.graph[case.graph.outputs[0]]
+        assert got.dtype == node.dtype.numpy, name
+        tolerance = 2e-3 if node.dtype.is_half else 1e-5
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, err_msg=name,
+                                   atol=tolerance * (float(np.abs(want).max()) if node.dtype.is_float else 1))

@@ -44,7 +44,10 @@ class CastHost(Thunk):
     dst_dt: DType
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        np.copyto(dst, src, casting="unsafe")
+        if self.dst_dt is DType.BOOL:  # perhaps stored wider
+            np.not_equal(src, 0, out=dst)
+        else:
+            np.copyto(dst, src, casting="unsafe")
 
 
 @thunk(name="CastTruncF32", label="cast_trunc_f32", partial_extent="scales", where="gpu")
