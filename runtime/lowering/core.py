@@ -115,7 +115,7 @@ class Lowering:
 def _lower_or_say_why(ctx: Lowering, n: Node) -> tuple[Thunk, ...]:
     try:
         return tuple(_lower_node(ctx, n))
-    except LoweringError as e:
+    except (LoweringError, UnboundDimError) as e:
         return (Unrunnable(n.op.name, n.label, str(e)),)
 
 

@@ -113,6 +113,14 @@ def test_unknown_extents_are_planned_not_run() -> None:
         compiled.run({"x": np.ones(3, np.float32)})
 
 
+def test_a_result_of_unknown_extent_is_planned_not_run() -> None:
+    g = Graph("g")
+    a = g.custom(g.input("x", (3,)), op_name="test.rows", shape=Shape.of((3,)), num_outputs=2, name="rows")
+    g.set_outputs(a, g.result(a, index=1, shape=Shape.of((UNKNOWN,))))
+    with pytest.raises(RunError, match="rows is planned, not runnable"):
+        compile_graph(g).run({"x": np.ones(3, np.float32)})
+
+
 def test_refused_op_names_itself() -> None:
     g = Graph("g")
     w = g.param("w", (36,), DType.U8, data=np.zeros(36, np.uint8))
