@@ -94,8 +94,13 @@ class Graph:
 
     # --- building ---------------------------------------------------------------------------------
 
-    def add(self, op: Op, *inputs: NodeId, name: str = "", source: Sequence[Source] = ()) -> NodeId:
-        """Append a node and return its id; ``GraphError`` names the op, the place and the operands."""
+    def add(self, op: Op | NodeId, *inputs: NodeId, name: str = "", source: Sequence[Source] = ()) -> NodeId:
+        """Append a node and return its id; ``GraphError`` names the op, the place and the operands.
+
+        ``g.add(a, b)`` with two nodes is the builder of their sum, like ``g.mul(a, b)``.
+        """
+        if isinstance(op, int):
+            return self._build(*op_module.builders()["add"], op, *inputs, name=name, source=source)
         count = len(self.nodes)
         try:
             check_arity(op, len(inputs))

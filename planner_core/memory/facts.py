@@ -66,6 +66,8 @@ class GraphFacts:
     view_elements: I64
     """Elements from the root's first to the view's first."""
     op_names: list[str]
+    results: I64
+    """``Result`` nodes: further outputs, written when their producer runs."""
 
     def dtype_at(self, node: NodeId) -> DType:
         return DTYPES[int(self.dtype[node])]
@@ -80,6 +82,7 @@ def facts_of(graph: Graph) -> GraphFacts:
     boundary, elements, dtype = [0] * count, [0] * count, [0] * count
     parent, root, before = [-1] * count, list(range(count)), [0] * count
     names = [""] * count
+    results: list[int] = []
     for n in graph.nodes:
         i, name, shape = n.id, n.op.name, n.shape
         names[i] = name
@@ -92,11 +95,14 @@ def facts_of(graph: Graph) -> GraphFacts:
                 break
             total *= d.value
         elements[i] = total
-        if name in ("Reshape", "Narrow", "Cast", "KvAppend") and (name == "KvAppend" or is_pure_view(graph, i)):
+        if name == "Result":
+            results.append(i)
+        elif name in ("Reshape", "Narrow", "Cast", "KvAppend") and (name == "KvAppend" or is_pure_view(graph, i)):
             p = n.inputs[0]
             parent[i], root[i], before[i] = p, root[p], before[p] + _elements_before(graph, n)
     made = GraphFacts(np.asarray(boundary, np.int8), np.asarray(elements, np.int64), np.asarray(dtype, np.int8),
-                      np.asarray(parent, np.int64), np.asarray(root, np.int64), np.asarray(before, np.int64), names)
+                      np.asarray(parent, np.int64), np.asarray(root, np.int64), np.asarray(before, np.int64), names,
+                      np.asarray(results, np.int64))
     graph._cache["facts"] = made
     return made
 

@@ -164,9 +164,8 @@ def base_ranges(graph: Graph, elided: Mask) -> tuple[I64, I64]:
     count = len(graph)
     birth = np.arange(count, dtype=np.int64)
     ptr, flat = graph.edges
-    for i, name in enumerate(f.op_names):
-        if name == "Result":
-            birth[i] = birth[flat[ptr[i]]]
+    for i in f.results.tolist():
+        birth[i] = birth[flat[ptr[i]]]
     death = np.maximum(birth, np.arange(count, dtype=np.int64))
     reader = np.repeat(np.arange(count, dtype=np.int64), np.diff(ptr))
     np.maximum.at(death, flat, reader)

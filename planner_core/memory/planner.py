@@ -24,12 +24,9 @@ from planner_core.memory.placement import STRATEGIES, first_fit_scan
 from planner_core.memory.plan import ARENA, NO_SLOT, WEIGHTS, MemoryPlan
 from planner_core.memory.problem import Budget, Problem
 from planner_core.memory.rules import live_state
-from planner_core.memory.widths import storage_dtype
+from planner_core.memory.widths import MIN_GUARD, storage_dtype
 
 __all__ = ["native_width_nodes", "plan_graph", "storage_codes"]
-
-MIN_GUARD = 128
-"""Bytes behind a boundary slot that nothing else may use (spec §5), unless the alignment is larger."""
 
 
 def native_width_nodes(graph: Graph, options: PlanOptions) -> set[NodeId]:
@@ -129,7 +126,7 @@ def plan_graph(
     if options.verify_memory:
         from planner_core.memory.verify import require_sound
 
-        require_sound(graph, plan)
+        require_sound(graph, plan, outside=unallocated)
     return plan
 
 

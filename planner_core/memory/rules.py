@@ -14,7 +14,8 @@ from planner_core.memory.facts import NOT_BOUNDARY, facts_of
 from planner_core.memory.liveness import LiveRanges, LiveState, Rule, base_ranges
 from planner_core.memory.options import PlanOptions
 
-__all__ = ["RULES", "is_static_weight_tensor", "live_ranges", "packed_qkv_parent"]
+__all__ = ["RULES", "is_static_weight_tensor", "live_ranges", "packed_qkv_parent",
+           "static_mask"]
 
 
 def _outputs(s: LiveState) -> None:
@@ -111,28 +112,27 @@ _STATIC_UNARY = frozenset({"Cast", "Reshape", "Transpose", "Narrow", "Expand", "
 _STATIC_OPS = _STATIC_UNARY | {"Binary", "Where", "Fma"}
 
 
-def _static_mask(graph: Graph) -> list[bool]:
+def static_mask(graph: Graph) -> list[bool]:
+    """``is_static_weight_tensor`` of every node, worked out once a graph."""
+    found = graph._cache.get("static")
+    if isinstance(found, list):
+        return found
     static = [False] * len(graph)
     for n in graph.nodes:
         name = n.op.name
         static[n.id] = name in ("Param", "Constant") or (
             name in _STATIC_OPS and bool(n.inputs) and all(static[i] for i in n.inputs))
+    graph._cache["static"] = static
     return static
 
 
 def is_static_weight_tensor(graph: Graph, node: NodeId) -> bool:
     """Computed from params and constants alone by ops that a backend may run once (spec §3)."""
-    found = graph._cache.get("static")
-    if not isinstance(found, list):
-        found = graph._cache["static"] = _static_mask(graph)
-    return bool(found[node])
+    return static_mask(graph)[node]
 
 
 def _static_weight_pack(s: LiveState) -> None:
-    if not len(s.graph):
-        return
-    is_static_weight_tensor(s.graph, 0)
-    static = np.asarray(s.graph._cache["static"], dtype=bool)
+    static = np.asarray(static_mask(s.graph), dtype=bool)
     ids = np.flatnonzero(static & (s.facts.boundary == NOT_BOUNDARY))
     s.born_by(ids, 0)
     s.extend(ids, s.last_step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,8 +9,11 @@ import numpy as np
 
 from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
-from planner_core.memory.facts import CONSTANT, I64, INPUT, PARAM, facts_of
+from planner_core.memory.elide import elided_transposes
+from planner_core.memory.facts import CONSTANT, DTYPES, I64, INPUT, NOT_BOUNDARY, PARAM, Mask, facts_of
 from planner_core.memory.plan import NO_SLOT, SPACES, MemoryPlan
+from planner_core.memory.rules import static_mask
+from planner_core.memory.widths import MIN_GUARD
 
 __all__ = ["Violation", "ViolationKind", "require_sound", "verify_plan"]
 
@@ -20,11 +22,12 @@ class ViolationKind(Enum):
     OVERLAP = "two buffers are live at once on the same bytes"
     READ_AFTER_DEATH = "a read comes after the buffer's last live step"
     READ_BEFORE_BIRTH = "a read comes before the buffer's first live step"
-    VIEW_OUT_OF_ROOT = "a view does not lie within its root's slot"
+    VIEW_OUT_OF_ROOT = "a view does not show its root's bytes where it should"
     OUT_OF_REGION = "a slot lies outside its region"
     MISALIGNED = "a slot does not start at a multiple of the alignment"
     GUARD_OVERRUN = "a buffer lies in another's guard while both live"
-    MISSING_SLOT = "a node that is read has no slot"
+    MISSING_SLOT = "a node that needs bytes has no slot"
+    UNDERSIZED = "a slot or its guard is smaller than what it must hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +40,26 @@ class Violation:
     message: str
 
 
-def verify_plan(graph: Graph, plan: MemoryPlan) -> list[Violation]:
-    """Check a plan against its graph, from the reads and the slots alone; [] when it is sound."""
+def verify_plan(graph: Graph, plan: MemoryPlan, *, outside: frozenset[NodeId] = frozenset()) -> list[Violation]:
+    """Check a plan against its graph, from the reads and the slots alone; [] when it is sound.
+
+    ``outside``: nodes whose bytes live in another plan (a body's captured inputs).
+    """
     if len(plan.birth) != len(graph):
         raise PlanError(f"the plan is for {len(plan.birth)} nodes, {graph.name!r} has {len(graph)}")
     out: list[Violation] = []
-    _slots(graph, plan, out)
-    _reads(graph, plan, out)
+    elided = np.zeros(len(graph), dtype=bool)
+    elided[elided_transposes(graph, plan.options)] = True
+    _slots(graph, plan, elided, outside, out)
+    _ranges(graph, plan, elided, out)
     for space in (0, 1):
         _overlaps(graph, plan, space, out)
     return out
 
 
-def require_sound(graph: Graph, plan: MemoryPlan) -> None:
+def require_sound(graph: Graph, plan: MemoryPlan, *, outside: frozenset[NodeId] = frozenset()) -> None:
     """Raise ``PlanError`` listing the first violations, if there are any."""
-    found = verify_plan(graph, plan)
+    found = verify_plan(graph, plan, outside=outside)
     if found:
         shown = "\n".join(f"  {v.kind.name}: {v.message}" for v in found[:10])
         raise PlanError(f"the plan of {graph.name!r} is not sound ({len(found)} violations):\n{shown}")
@@ -62,118 +70,196 @@ def _label(graph: Graph, node: int) -> str:
     return f"%{node} {n.op.name}" + (f" {n.name!r}" if n.name else "")
 
 
-def _slots(graph: Graph, plan: MemoryPlan, out: list[Violation]) -> None:
-    count = len(graph)
+def _slots(graph: Graph, plan: MemoryPlan, elided: Mask, outside: frozenset[NodeId], out: list[Violation]) -> None:
+    """Every node that needs bytes has enough of them, aligned, in its region; views lie where they should."""
+    f, o = facts_of(graph), plan.options
+    count, root = len(graph), f.root
+    is_root = root == np.arange(count)
+    boundary = f.boundary != NOT_BOUNDARY
+    bits = np.asarray([d.bits for d in DTYPES], dtype=np.int64)
+    stored = np.maximum(bits[plan.storage[root]], bits[f.dtype[root]])  # never narrower than native
+    need = np.where(f.elements < 0, 0, (f.elements * stored + 7) // 8)
+    need[boundary & (need == 0) & (f.elements == 0)] = max(o.alignment, 1)
+
+    off = np.zeros(count, dtype=bool)
+    for kind, wanted in ((INPUT, o.allocate_inputs), (PARAM, o.allocate_params), (CONSTANT, o.allocate_constants)):
+        if not wanted:
+            off |= f.boundary == kind
+    if outside:
+        off[sorted(outside)] = True
     has = plan.space != NO_SLOT
-    is_root = plan.root == np.arange(count)
+    exempt = off[root] | elided[root] | (need == 0) | (f.elements[root] < 0)
+    for i in np.flatnonzero(~has & ~exempt).tolist():
+        out.append(Violation(ViolationKind.MISSING_SLOT, i, -1, f"{_label(graph, i)} needs {need[i]} bytes, has no slot"))
+    for i in np.flatnonzero(elided != plan.elided).tolist():
+        out.append(Violation(ViolationKind.MISSING_SLOT, i, -1, f"{_label(graph, i)} is marked as "
+                             f"{'elided' if plan.elided[i] else 'kept'}, but these options say otherwise"))
     regions = np.asarray([plan.arena_size, plan.weights_size, 0], dtype=np.int64)
     end = plan.offset + plan.size + plan.guard
     for i in np.flatnonzero(has & ((plan.offset < 0) | (end > regions[plan.space]))).tolist():
         space = int(plan.space[i])
         out.append(Violation(ViolationKind.OUT_OF_REGION, i, -1,
                              f"{_label(graph, i)}: [{plan.offset[i]}, {end[i]}) in {SPACES[space]} of {regions[space]}"))
-    for i in np.flatnonzero(has & is_root & (plan.offset % plan.options.alignment != 0)).tolist():
+    for i in np.flatnonzero(has & is_root & (plan.offset % o.alignment != 0)).tolist():
         out.append(Violation(ViolationKind.MISALIGNED, i, -1,
-                             f"{_label(graph, i)}: offset {plan.offset[i]}, alignment {plan.options.alignment}"))
-    root = plan.root
-    outside = (plan.space != plan.space[root]) | (plan.offset < plan.offset[root]) | (
-        plan.offset + plan.size > plan.offset[root] + plan.size[root])
-    for i in np.flatnonzero(has & ~is_root & outside).tolist():
+                             f"{_label(graph, i)}: offset {plan.offset[i]}, alignment {o.alignment}"))
+    guard = np.where(is_root & boundary, max(o.alignment, MIN_GUARD), 0)
+    for i in np.flatnonzero(has & ((plan.size < need) | (plan.guard < guard))).tolist():
+        out.append(Violation(ViolationKind.UNDERSIZED, i, -1,
+                             f"{_label(graph, i)}: {plan.size[i]} bytes and guard {plan.guard[i]}, wanted {need[i]} "
+                             f"and {guard[i]}"))
+    start = plan.offset[root] + f.view_elements * stored // 8
+    wrong = (plan.root != root) | (plan.space != plan.space[root]) | (plan.offset != start) | (
+        start + plan.size > plan.offset[root] + plan.size[root])
+    for i in np.flatnonzero(has & wrong & (~is_root | (plan.root != root))).tolist():
         r = int(root[i])
         out.append(Violation(ViolationKind.VIEW_OUT_OF_ROOT, i, r,
-                             f"{_label(graph, i)}: [{plan.offset[i]}, {plan.offset[i] + plan.size[i]}) of "
-                             f"{_label(graph, r)}: [{plan.offset[r]}, {plan.offset[r] + plan.size[r]})"))
+                             f"{_label(graph, i)}: [{plan.offset[i]}, {plan.offset[i] + plan.size[i]}) of root "
+                             f"%{plan.root[i]}; wanted to start at {start[i]} in {_label(graph, r)}: "
+                             f"[{plan.offset[r]}, {plan.offset[r] + plan.size[r]})"))
 
 
-def _reads(graph: Graph, plan: MemoryPlan, out: list[Violation]) -> None:
-    """Every read (outputs are read at the last step) finds a slot, within its root's live range."""
+def _ranges(graph: Graph, plan: MemoryPlan, elided: Mask, out: list[Violation]) -> None:
+    """Every read finds its root alive: by an op at its step, through an elided transpose, by the caller
+    after the last step (outputs), by the next run (boundaries and static packs, which nothing writes again)."""
+    f = facts_of(graph)
     count = len(graph)
+    steps = np.arange(count, dtype=np.int64)
     ptr, flat = graph.edges
-    reader = np.repeat(np.arange(count, dtype=np.int64), np.diff(ptr))
-    through = plan.elided[flat]
+    reader = np.repeat(steps, np.diff(ptr))
+    through = elided[flat]
     source = flat.copy()
     source[through] = flat[ptr[flat[through]]]
-    keep = ~plan.elided[reader]  # an elided transpose reads nothing itself
-    outputs = np.asarray(graph.outputs, dtype=np.int64)
-    read = np.concatenate([source[keep], outputs])
-    when = np.concatenate([reader[keep], np.full(len(outputs), count, dtype=np.int64)])
-    root = plan.root[read]
-    f = facts_of(graph)
-    exempt = plan.unknown[read] | (plan.size[read] == 0) | plan.unknown[root] | _unallocated(plan, f.boundary)[root]
-    for k in np.flatnonzero((plan.space[read] == NO_SLOT) & ~exempt).tolist():
-        out.append(Violation(ViolationKind.MISSING_SLOT, int(read[k]), int(when[k]),
-                             f"{_label(graph, int(read[k]))} is read at step {when[k]} but has no slot"))
-    placed = plan.space[root] != NO_SLOT
-    for k in np.flatnonzero(placed & (plan.death[root] < when)).tolist():
+    keep = ~elided[reader]  # an elided transpose reads nothing itself
+    static = np.asarray(static_mask(graph), dtype=bool) | (f.boundary == INPUT)
+    lasting = np.flatnonzero(static)
+    ends = np.concatenate([np.asarray(graph.outputs, dtype=np.int64), lasting])
+    owned = np.flatnonzero(~elided)  # a node's own write, and a view's own step
+    read = np.concatenate([source[keep], ends, owned])
+    when = np.concatenate([reader[keep], np.full(len(ends), count, dtype=np.int64), owned])
+    root = f.root[read]
+    for k in np.flatnonzero((plan.space[root] != NO_SLOT) & (plan.death[root] < when)).tolist():
         out.append(Violation(ViolationKind.READ_AFTER_DEATH, int(read[k]), int(when[k]),
-                             f"{_label(graph, int(root[k]))} dies at step {plan.death[root[k]]}, read at {when[k]}"))
-    late = placed & (plan.birth[root] > np.minimum(read, when))
-    for k in np.flatnonzero(late).tolist():
-        out.append(Violation(ViolationKind.READ_BEFORE_BIRTH, int(read[k]), int(when[k]),
-                             f"{_label(graph, int(root[k]))} is born at step {plan.birth[root[k]]}, after {read[k]}"))
-    # what writes its slot must live then: every slot's own step lies in its root's range
-    own = np.flatnonzero((plan.space != NO_SLOT) & (plan.death[plan.root] < np.arange(count)))
-    for i in own.tolist():
-        out.append(Violation(ViolationKind.READ_AFTER_DEATH, i, i,
-                             f"{_label(graph, i)} is written after its root died at {plan.death[plan.root[i]]}"))
-
-
-def _unallocated(plan: MemoryPlan, boundary: object) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Boundary roots that have no slot although they are not empty: left out by option."""
-    kinds = np.asarray(boundary)
-    o = plan.options
-    off = np.zeros(len(kinds), dtype=bool)
-    for kind, wanted in ((INPUT, o.allocate_inputs), (PARAM, o.allocate_params), (CONSTANT, o.allocate_constants)):
-        if not wanted:
-            off |= kinds == kind
-    return np.asarray(off & (plan.space == NO_SLOT))
+                             f"{_label(graph, int(root[k]))} dies at step {plan.death[root[k]]}, needed at {when[k]}"))
+    born = steps.copy()
+    for r in f.results.tolist():
+        born[r] = born[flat[ptr[r]]]
+    born[lasting] = 0
+    np.minimum.at(born, f.root[lasting], 0)
+    late = (plan.space != NO_SLOT) & (f.root == steps) & (plan.birth > born)
+    for i in np.flatnonzero(late).tolist():
+        out.append(Violation(ViolationKind.READ_BEFORE_BIRTH, i, -1,
+                             f"{_label(graph, i)} is born at step {plan.birth[i]}, needed from {born[i]}"))
 
 
 def _overlaps(graph: Graph, plan: MemoryPlan, space: int, out: list[Violation]) -> None:
-    """Sweep over steps with the live slots sorted by offset: a newcomer may touch only its neighbours."""
-    ids: I64 = plan.buffers(space)
-    if not len(ids):
-        return
-    merged = {b for _, b in plan.inplace}
-    start, size = plan.offset[ids].tolist(), plan.size[ids].tolist()
-    guard = plan.guard[ids].tolist()
-    # births of a step come before the deaths of that step: ranges are inclusive
-    events = np.lexsort((np.concatenate([np.zeros(len(ids), np.int8), np.ones(len(ids), np.int8)]),
-                         np.concatenate([plan.birth[ids], plan.death[ids]])))
-    starts: list[int] = []
-    who: list[int] = []
-    count = len(ids)
-    for e in events.tolist():
-        k = e if e < count else e - count
-        at = bisect_left(starts, start[k])
-        if e >= count:
-            while who[at] != k:
-                at += 1
-            del starts[at], who[at]
+    """Report buffers that share bytes (guards counted) at a step, at least one pair if there is any.
+
+    A binary tree over steps: a buffer *covers* the O(log) nodes that make up its live range and lies *below*
+    the nodes above them. Two buffers meet in time exactly where one covers a node that the other covers or
+    lies below, so that each node needs one sort by offset: O(K log T log K), a few NumPy calls a level.
+    """
+    who = plan.buffers(space)
+    start, end = plan.offset[who], (plan.offset + plan.size + plan.guard)[who]
+    birth, death = plan.birth[who], plan.death[who]
+    who, start, end, birth, death = _alias_rows(plan, who, start, end, birth, death)
+    busy = (end > start) & (birth <= death)
+    who, start, end, birth, death = who[busy], start[busy], end[busy], birth[busy], death[busy]
+    order = np.argsort(start, kind="stable")
+    who, start, end, birth, death = who[order], start[order], end[order], birth[order], death[order]
+    if not np.any(end[:-1] > start[1:]):
+        return  # all apart, whenever they live
+    leaves = 1 << int(death.max() - birth.min()).bit_length()
+    base = leaves - int(birth.min())
+    cover_node, cover_row = _cover(birth + base, death + base)
+    covered = np.zeros(2 * leaves, dtype=bool)
+    covered[cover_node] = True
+    below_node, below_row = _below(birth + base, death + base, covered)
+
+    count = len(who)
+    by_node = np.argsort(cover_node * count + cover_row)  # rows are in offset order
+    node, row = cover_node[by_node], cover_row[by_node]
+    pairs: set[tuple[int, int]] = set()
+
+    def meet(a: I64, b: I64) -> None:
+        hit = (start[a] < end[b]) & (start[b] < end[a])
+        pairs.update(zip(who[a[hit]].tolist(), who[b[hit]].tolist(), strict=True))
+
+    same = node[1:] == node[:-1]
+    meet(row[:-1][same], row[1:][same])
+    after = np.searchsorted(node * count + row, below_node * count + below_row)
+    for at in (after - 1, after):
+        inside = (at >= 0) & (at < len(node))
+        at, r = at[inside], below_row[inside]
+        same = node[at] == below_node[inside]
+        meet(row[at[same]], r[same])
+    for a, b in sorted({(min(p), max(p)) for p in pairs}):
+        _report_pair(graph, plan, a, b, out)
+
+
+def _cover(left: I64, right: I64) -> tuple[I64, I64]:
+    """The tree nodes whose spans make up each row's leaves ``left..right``, with the rows."""
+    nodes, rows = [], []
+    row = np.arange(len(left), dtype=np.int64)
+    a, b = left.copy(), right + 1
+    while len(row):
+        odd = (a & 1) == 1
+        nodes.append(a[odd])
+        rows.append(row[odd])
+        a = (a + 1) >> 1
+        odd = (b & 1) == 1
+        nodes.append(b[odd] - 1)
+        rows.append(row[odd])
+        b >>= 1
+        left_over = a < b
+        a, b, row = a[left_over], b[left_over], row[left_over]
+    return np.concatenate(nodes), np.concatenate(rows)
+
+
+def _below(left: I64, right: I64, covered: Mask) -> tuple[I64, I64]:
+    """The covered tree nodes that hold some, not all, of their steps within each row's leaves."""
+    nodes, rows = [], []
+    row = np.arange(len(left), dtype=np.int64)
+    level = 0
+    a, b = left, right
+    while len(a) and int(a[0]) > 1:
+        level += 1
+        a, b = a >> 1, b >> 1
+        for p, other in ((a, None), (b, a)):
+            part = covered[p] & (((p << level) < left) | (((p + 1) << level) - 1 > right))
+            if other is not None:
+                part &= p != other
+            nodes.append(p[part])
+            rows.append(row[part])
+    empty = np.zeros(0, dtype=np.int64)
+    return (np.concatenate(nodes), np.concatenate(rows)) if nodes else (empty, empty)
+
+
+def _alias_rows(plan: MemoryPlan, who: I64, *columns: I64) -> tuple[I64, ...]:
+    """Rows with recorded in-place reuse allowed for: the old buffer hands its bytes over at its last step,
+    except those that the new one doesn't take."""
+    if not plan.inplace:
+        return (who, *columns)
+    start, end, birth, death = (c.tolist() for c in columns)
+    ids = who.tolist()
+    place = {node: k for k, node in enumerate(ids)}
+    for a, b in plan.inplace:
+        if a not in place or b not in place:
             continue
-        if int(ids[k]) not in merged:
-            near: list[int] = []
-            left = at - 1
-            while left >= 0 and len(near) < 2:  # two deep: a short neighbour may hide a longer one
-                near.append(who[left])
-                left -= 1
-            right = at
-            while right < len(starts) and starts[right] < start[k] + size[k] + guard[k]:
-                near.append(who[right])
-                right += 1
-            for j in near:
-                _pair(graph, ids, start, size, guard, k, j, out)
-        starts.insert(at, start[k])
-        who.insert(at, k)
+        i, j = place[a], place[b]
+        if death[i] == birth[j] and start[i] <= start[j] < end[i]:
+            for lo, hi in ((start[i], start[j]), (end[j], end[i])):
+                if lo < hi:
+                    ids, start, end = [*ids, a], [*start, lo], [*end, hi]
+                    birth, death = [*birth, death[i]], [*death, death[i]]
+            death[i] -= 1
+    return tuple(np.asarray(c, dtype=np.int64) for c in (ids, start, end, birth, death))
 
 
-def _pair(graph: Graph, ids: I64, start: list[int], size: list[int], guard: list[int], k: int, j: int,
-          out: list[Violation]) -> None:
-    low, high = (k, j) if start[k] <= start[j] else (j, k)
-    gap = start[high] - start[low] - size[low]
-    kind = ViolationKind.OVERLAP if gap < 0 else ViolationKind.GUARD_OVERRUN if gap < guard[low] else None
-    if kind is not None:
-        a, b = int(ids[low]), int(ids[high])
-        out.append(Violation(kind, a, b,
-                             f"{_label(graph, a)} [{start[low]}, +{size[low]} guard {guard[low]}) and "
-                             f"{_label(graph, b)} [{start[high]}, +{size[high]}) live together"))
+def _report_pair(graph: Graph, plan: MemoryPlan, a: int, b: int, out: list[Violation]) -> None:
+    low, high = (a, b) if plan.offset[a] <= plan.offset[b] else (b, a)
+    kind = (ViolationKind.OVERLAP if plan.offset[high] < plan.offset[low] + plan.size[low]
+            else ViolationKind.GUARD_OVERRUN)
+    shown = [f"{_label(graph, i)} [{plan.offset[i]}, +{plan.size[i]} guard {plan.guard[i]}) live "
+             f"[{plan.birth[i]}, {plan.death[i]}]" for i in (low, high)]
+    out.append(Violation(kind, low, high, " and ".join(shown)))

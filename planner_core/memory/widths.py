@@ -6,7 +6,10 @@ from enum import Enum
 
 from planner_core.ir import DType
 
-__all__ = ["ArenaWidthPolicy", "Target", "arena_width_policy", "storage_dtype"]
+__all__ = ["MIN_GUARD", "ArenaWidthPolicy", "Target", "arena_width_policy", "storage_dtype"]
+
+MIN_GUARD = 128
+"""Bytes behind a boundary slot that nothing else may use (spec §5), unless the alignment is larger."""
 
 
 class Target(Enum):
