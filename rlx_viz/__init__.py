@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.compile import Compilation, CompileOptions, compile_graph
-
 from planner_core.ir import Graph
+
+# These modules are imported here so that the functions of the same names win over them as attributes.
+from rlx_viz.report import write_report
+from rlx_viz.snapshot import snapshot
+from rlx_viz.version import VERSION
+from runtime.compile import Compilation, CompileOptions, compile_graph
 
 if TYPE_CHECKING:
     from rlx_viz.explorer import Explorer
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["__version__", "compile", "explore", "report", "snapshot"]
 
 
@@ -45,20 +49,14 @@ def compile(  # the name users look for
     return compilation.with_options(**plan_options) if plan_options else compilation
 
 
-def snapshot(compilation: Compilation, **kw: Any) -> Any:
-    """The columnar document of a compilation; see ``rlx_viz.snapshot``."""
-    from rlx_viz.snapshot import snapshot as make
-
-    return make(compilation, **kw)
+def _name(model: str | Path | Graph | Compilation) -> str:
+    return Path(model).name if isinstance(model, (str, Path)) else ""
 
 
 def report(model: str | Path | Graph | Compilation, path: str | Path, *, redact: bool = False, **kw: Any) -> Path:
     """Write the self-contained HTML report of a model (arguments as for ``compile``) and return its path."""
-    from rlx_viz.report import write_report
-    from rlx_viz.snapshot import snapshot as make
-
     compilation = compile(model, **kw)
-    doc = make(compilation, redact=redact)
+    doc = snapshot(compilation, name=_name(model), redact=redact)
     return write_report(doc, path, title=doc.meta["model"]["name"])
 
 
@@ -68,7 +66,6 @@ def explore(model: str | Path | Graph | Compilation, **kw: Any) -> Explorer:
     Toggling an option there plans again and redraws; ``explorer.selection`` is the selected tensor.
     """
     from rlx_viz.explorer import Explorer
-    from rlx_viz.snapshot import snapshot as make
 
-    start = compile(model, **kw)
-    return Explorer(lambda options: make(start.with_options(**options)), make(start))
+    start, name = compile(model, **kw), _name(model)
+    return Explorer(lambda options: snapshot(start.with_options(**options), name=name), snapshot(start, name=name))

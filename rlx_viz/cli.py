@@ -114,7 +114,8 @@ def plan(
     from rlx_viz.snapshot import snapshot
 
     compilation = _load(model, dim, shape, sets, target)
-    doc = snapshot(compilation, command=_command("plan", model, dim, shape, sets, target), redact=redact)
+    doc = snapshot(
+        compilation, name=Path(model).name, command=_command("plan", model, dim, shape, sets, target), redact=redact)
     if as_json:
         _write(as_json, json.dumps(summary_dict(doc), indent=1, ensure_ascii=False) + "\n")
     if as_csv:
@@ -134,7 +135,8 @@ def report(
     from rlx_viz.snapshot import snapshot
 
     compilation = _load(model, dim, shape, sets, target)
-    doc = snapshot(compilation, command=_command("report", model, dim, shape, sets, target), redact=redact)
+    doc = snapshot(
+        compilation, name=Path(model).name, command=_command("report", model, dim, shape, sets, target), redact=redact)
     path = write_report(doc, out, title=doc.meta["model"]["name"])
     typer.echo(summary_text(doc))
     typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)})")
@@ -215,9 +217,10 @@ def demo(
     from rlx_viz.snapshot import snapshot
 
     start = time.perf_counter()
-    compilation = rlx_viz.compile(magika_model())
+    model = magika_model()
+    compilation = rlx_viz.compile(model)
     seconds = time.perf_counter() - start
-    doc = snapshot(compilation, command="rlx-viz demo")
+    doc = snapshot(compilation, name=f"magika {model.parent.name}", command="rlx-viz demo")
     path = write_report(doc, out, title=doc.meta["model"]["name"])
     typer.echo(summary_text(doc))
     typer.echo(f"  imported, planned and lowered in {seconds:.2f} s")

@@ -16,7 +16,7 @@ def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
     steps (inclusive). ``offset`` is empty where a tensor has no slot."""
     t, meta, text = doc.tables["tensors"], doc.meta, doc.strings
     space = [meta["spaces"][i] for i in t["space"]]
-    frame = pd.DataFrame({
+    return pd.DataFrame({
         "id": range(len(t["name"])),
         "name": [text[i] for i in t["name"]],
         "op": [text[i] for i in t["op"]],
@@ -32,7 +32,6 @@ def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
         "is_output": (t["flags"] & 1) != 0,
         "source": [text[i] for i in t["source"]],
     })
-    return frame
 
 
 def summary_dict(doc: ColumnDocument) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from runtime.compile import Compilation
 
-import rlx_viz
 from planner_core.ir import Graph
 from planner_core.memory import (
     ARENA,
@@ -25,6 +23,8 @@ from planner_core.memory import (
 from planner_core.memory.facts import CONSTANT, DTYPES, INPUT, NOT_BOUNDARY, PARAM
 from planner_core.options import options_of
 from rlx_viz.columns import ColumnDocument, StringTable, exact_int
+from rlx_viz.version import VERSION
+from runtime.compile import Compilation
 
 __all__ = ["snapshot"]
 
@@ -34,15 +34,15 @@ OUTPUT_FLAG, OPAQUE_FLAG, UNKNOWN_FLAG, STATIC_FLAG = 1, 2, 4, 8
 READ_RULE = {"name": "read", "doc": "The last read of the tensor or of a view of it."}
 
 
-def snapshot(compilation: Compilation, *, command: str = "", redact: bool = False) -> ColumnDocument:
+def snapshot(compilation: Compilation, *, name: str = "", command: str = "", redact: bool = False) -> ColumnDocument:
     """The document of a compilation: ≤ 64 bytes a tensor in ``tensors``, other tables apart.
 
-    ``command`` goes into the footer. ``redact`` replaces names and sources by stable tokens (``t12``,
+    ``name`` is shown for the graph's own; ``command`` goes into the footer. ``redact`` replaces names and sources by stable tokens (``t12``,
     ``s3``), keeping ops, shapes and numbers.
     """
     graph, plan = compilation.legal, compilation.plan
     strings = StringTable()
-    meta = _meta(compilation, command, redact)
+    meta = _meta(compilation, name, command, redact)
     families = meta["families"]
     facts = facts_of(graph)
     count = len(graph)
@@ -127,7 +127,7 @@ def _tensor_rows(graph: Graph, nodes: list[int], labels: list[str], names: _Name
              "dtype": str(graph[i].dtype)} for i, label in zip(nodes, labels, strict=True)]
 
 
-def _meta(c: Compilation, command: str, redact: bool) -> dict[str, Any]:
+def _meta(c: Compilation, name: str, command: str, redact: bool) -> dict[str, Any]:
     graph, plan, names = c.legal, c.plan, _Names(redact)
     h = headline(plan, c.commands.scratch_bytes)
     numbers = {f.name: getattr(h, f.name) for f in dataclasses.fields(h) if f.name != "unknown"}
@@ -149,7 +149,7 @@ def _meta(c: Compilation, command: str, redact: bool) -> dict[str, Any]:
     changed = [f"{o['name']}={str(o['value']).lower()}" for o in options if o["changed"]]
     read = [f"{k}={v}" for k, v in plan.options.env]
     return {
-        "model": {"name": "model" if redact else graph.name, "hash": model_hash, "nodes": len(graph),
+        "model": {"name": "model" if redact else name or graph.name, "hash": model_hash, "nodes": len(graph),
                   "inputs": _tensor_rows(graph, graph.inputs, [graph[i].name for i in graph.inputs], names),
                   "outputs": _tensor_rows(graph, graph.outputs, graph.output_names, names)},
         "headline": head,
@@ -162,7 +162,7 @@ def _meta(c: Compilation, command: str, redact: bool) -> dict[str, Any]:
         "options": options,
         "unsupported": dict(sorted(unsupported.items())),
         "notes": [] if redact else list(c.source.notes),
-        "footer": {"model_hash": model_hash, "version": rlx_viz.__version__,
+        "footer": {"model_hash": model_hash, "version": VERSION,
                    "options": ", ".join([f"target={c.options.target.value}", *changed, *read]),
                    "command": "" if redact else command},
     }

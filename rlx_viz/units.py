@@ -6,11 +6,17 @@ __all__ = ["bytes_text"]
 
 
 def bytes_text(n: int) -> str:
-    """``1.50 MiB`` and the like; below 1 KiB whole bytes. Integers only, so exact past 2**53."""
+    """``1.50 MiB``, ``22.0 MiB``, ``512 KiB``: three digits, as the front end's ``format.js`` writes it.
+
+    Whole bytes below 1 KiB. Integers only, so exact past 2**53.
+    """
     sign, n = ("-", -n) if n < 0 else ("", n)
     if n < 1024:
         return f"{sign}{n} B"
-    exponent = min((n.bit_length() - 1) // 10, 6)
-    hundredths = (n * 100 + (1 << (10 * exponent - 1))) >> (10 * exponent)
-    whole, part = divmod(hundredths, 100)
-    return f"{sign}{whole:,}.{part:02d} {('KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[exponent - 1]}"
+    exponent = min((n.bit_length() - 1) // 10, 5)
+    unit = 1 << (10 * exponent)
+    digits = 2 if n < 10 * unit else 1 if n < 100 * unit else 0
+    scaled = (n * 10**digits + unit // 2) // unit
+    whole, part = divmod(scaled, 10**digits)
+    text = f"{whole}.{part:0{digits}d}" if digits else str(whole)
+    return f"{sign}{text} {('KiB', 'MiB', 'GiB', 'TiB', 'PiB')[exponent - 1]}"

@@ -30,7 +30,9 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as f:
             f.write(data)
-        os.chmod(temp, 0o644)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temp, 0o666 & ~umask)  # mkstemp makes it private; an export is an ordinary file
         os.replace(temp, path)
     except BaseException:
         Path(temp).unlink(missing_ok=True)

@@ -38,13 +38,14 @@ _JSON = json.JSONDecoder()
 def from_text(text: str) -> Graph:
     """Inverse of ``to_text``; ``GraphError`` gives the line number of what it can't read."""
     lines = text.splitlines()
-    number = 0
+    number = 1
     try:
         m = re.fullmatch(r"graph (\".*\") \{", lines[0].strip()) if lines else None
         if m is None:
             raise GraphError('wanted: graph "name" {')
         graph = Graph(json.loads(m.group(1)))
-        for number, line in enumerate(lines[1:], 1):
+        for line in lines[1:]:
+            number += 1
             body = line.strip()
             if body.startswith("outputs"):
                 pairs = re.findall(r"%(\d+) (\"(?:[^\"\\]|\\.)*\")", body)
@@ -52,7 +53,7 @@ def from_text(text: str) -> Graph:
             elif body and body != "}":
                 _node(graph, line)
     except (GraphError, ValueError, KeyError, IndexError) as e:
-        raise GraphError(f"line {number + 1}: {e}") from e
+        raise GraphError(f"line {number}: {e}") from e
     return graph
 
 

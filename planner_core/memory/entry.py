@@ -44,10 +44,9 @@ def plan_memory_with_options(graph: Graph, alignment: int, options: PlanOptions,
 def plan_memory_f32_uniform(graph: Graph, alignment: int = DEFAULT_ALIGNMENT) -> MemoryPlan:
     """Four bytes an element; ancestors pinned only with host indexing, or by ``RLX_PIN_OUTPUT_ANCESTORS=1``."""
     forced = os.environ.get("RLX_PIN_OUTPUT_ANCESTORS") == "1"
-    plan = _plan(graph, alignment, ArenaWidthPolicy.F32_UNIFORM,
+    return _plan(graph, alignment, ArenaWidthPolicy.F32_UNIFORM,
                  pin_output_ancestors=forced or has_host_indexing(graph),
                  **_seen("RLX_PIN_OUTPUT_ANCESTORS"))
-    return plan
 
 
 def _seen(variable: str) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Explorer(anywidget.AnyWidget):
         try:
             doc = self._replan(dict(options))
             self.show(doc)
-        except Exception as failure:  # noqa: BLE001 - whatever a planner raises belongs on screen
+        except Exception as failure:
             self.error = f"{type(failure).__name__}: {failure}"
             return failure
         finally:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -21,13 +19,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from planner_core.errors import RlxError
+from planner_core.ir import write_atomically
 from rlx_viz.columns import ALIGNMENT, ColumnDocument
 from rlx_viz.static.joiner import front_end, stylesheet
+from rlx_viz.units import bytes_text
 
 __all__ = ["ReportError", "render_html", "write_report"]
 
 _HERE = Path(__file__).parent
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FACTS = (
     ("allocate", "Allocate"),
     ("weights", "of it weights"),
@@ -42,7 +42,7 @@ _FACTS = (
 )
 
 
-class ReportError(RuntimeError):
+class ReportError(RlxError, RuntimeError):
     """The report could not be made; the text says why."""
 
 
@@ -69,21 +69,10 @@ def render_html(doc: ColumnDocument, *, title: str) -> str:
     )
 
 
-def write_report(doc: ColumnDocument, path: str | os.PathLike[str], *, title: str) -> Path:
+def write_report(doc: ColumnDocument, path: str | Path, *, title: str) -> Path:
     """Write the page to `path` and return it; a crash half-way leaves the old file as it was."""
     target = Path(path)
-    text = render_html(doc, title=title).encode("utf-8", "replace")
-    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes it private; a report is an ordinary file
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomically(target, render_html(doc, title=title).encode("utf-8", "replace"))
     return target
 
 
@@ -114,7 +103,7 @@ def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key, label in _FACTS:
         if key in headline:
             count = int(headline[key])
-            yield label, f"{'' if key == 'saved' else least}{_binary(count)} ({count:,} B)"
+            yield label, f"{'' if key == 'saved' else least}{bytes_text(count)} ({count:,} B)"
     if "peak_step" in headline:
         yield "Peak step", str(headline["peak_step"])
     if unknown:
@@ -133,16 +122,3 @@ def _footer(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
     ):
         if footer.get(key):
             yield label, str(footer[key])
-
-
-def _binary(count: int) -> str:
-    """ "1.50 MiB": as static/format.js writes it."""
-    value, unit = abs(count), 0
-    scaled = float(value)
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        scaled = value / 1024
-        value, unit = value // 1024, unit + 1
-    if unit == 0:
-        return f"{count} B"
-    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
-    return f"{'−' if count < 0 else ''}{scaled:.{digits}f} {_UNITS[unit]}"

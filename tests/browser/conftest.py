@@ -27,6 +27,13 @@ READY = '.rlx-viz[data-ready="1"]'
 OpenReport = Callable[[ColumnDocument], Page]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder is a browser test."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("browser")
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium from PATH; a machine without one fails these tests rather than skipping them."""

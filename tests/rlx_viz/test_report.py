@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from rlx_viz import report as report_module
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.explorer import Explorer
 from rlx_viz.report import render_html, write_report
@@ -99,21 +98,6 @@ def test_the_headline_is_readable_without_javascript() -> None:
     assert re.search(rf"<th scope=\"row\">Allocate</th><td>≥ [\d.]+ \w+ \({total:,} B\)</td>", page)
     assert "<noscript>" in page
     assert "dim unk__214 unknown on axis 0: took 1" in page
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (1_572_864, "1.50 MiB"),
-        (2**60, "1024 PiB"),
-        (-2048, "−2.00 KiB"),
-    ],
-)
-def test_binary_units(count: int, text: str) -> None:
-    assert report_module._binary(count) == text
 
 
 def test_writing_replaces_the_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

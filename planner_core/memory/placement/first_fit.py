@@ -17,28 +17,20 @@ from planner_core.memory.problem import Budget, Offsets, Problem
 
 __all__ = ["first_fit"]
 
-_Intervals = tuple[list[int], list[int]]  # sorted disjoint [start, end): starts, ends
+_Intervals = list[int]
+"""Disjoint ``[start, end)`` that don't touch, flat: start, end, start, end, … in rising order."""
 
 
-def _insert(where: _Intervals, start: int, end: int) -> bool:
-    """Add ``[start, end)``, merging what touches; False when it was already covered."""
-    starts, ends = where
-    lo = bisect_left(ends, start)  # first interval that ends at or after start
-    if lo == len(starts):
-        starts.append(start)
-        ends.append(end)
-        return True
-    if starts[lo] <= start and end <= ends[lo]:
-        return False
-    hi = bisect_right(starts, end)  # first interval that starts after end
-    if lo == hi:
-        starts.insert(lo, start)
-        ends.insert(lo, end)
-        return True
-    first, last = starts[lo], ends[hi - 1]
-    starts[lo:hi] = [first if first < start else start]
-    ends[lo:hi] = [last if last > end else end]
-    return True
+def _insert(where: _Intervals, start: int, end: int) -> None:
+    """Add ``[start, end)``, merging what it touches."""
+    lo, hi = bisect_left(where, start), bisect_right(where, end)
+    if lo == hi and lo & 1:
+        return  # within one interval
+    # an odd index is inside (or at the end of) an interval, which then keeps its own bound
+    if lo & 1:
+        where[lo:hi] = () if hi & 1 else (end,)
+    else:
+        where[lo:hi] = (start,) if hi & 1 else (start, end)
 
 
 def first_fit(problem: Problem, budget: Budget | None = None) -> Offsets:
@@ -52,11 +44,13 @@ def first_fit(problem: Problem, budget: Budget | None = None) -> Offsets:
     if not count:
         return offsets
     unit = int(problem.alignment.min())  # starts are multiples of it, so rounding ends up to it loses nothing
-    leaves = 1 << max(int(problem.death.max() - problem.birth.min()), 0).bit_length()
+    # steps between which nothing is born or dies are one leaf: sparse times cost nothing
+    points = np.unique(np.concatenate([problem.birth, problem.death + 1]))
+    leaves = 1 << max(len(points) - 2, 0).bit_length()
     cover: list[_Intervals | None] = [None] * (2 * leaves)
     some: list[_Intervals | None] = [None] * (2 * leaves)
-    base = leaves - int(problem.birth.min())
-    births, deaths = (problem.birth + base).tolist(), (problem.death + base).tolist()
+    births = (np.searchsorted(points, problem.birth) + leaves).tolist()
+    deaths = (np.searchsorted(points, problem.death + 1) - 1 + leaves).tolist()
     needs = (problem.size + problem.guard).tolist()
     aligns, fixed = problem.alignment.tolist(), problem.fixed.tolist()
     result = [0] * count
@@ -65,8 +59,8 @@ def first_fit(problem: Problem, budget: Budget | None = None) -> Offsets:
         if need == 0:
             result[i] = max(fixed[i], 0)
             continue
-        # the O(log T) nodes whose spans make up the live range
-        parts = []
+        # the O(log T) nodes whose spans make up the live range, and the nodes above them
+        parts, above = [], []
         a, b = left, right + 1
         while a < b:
             if a & 1:
@@ -77,41 +71,37 @@ def first_fit(problem: Problem, budget: Budget | None = None) -> Offsets:
                 parts.append(b)
             a >>= 1
             b >>= 1
+        if parts[0] > 1:
+            a, b, low, high, width = left >> 1, right >> 1, left, right, 1
+            while a:
+                width <<= 1
+                if a * width < low or (a + 1) * width - 1 > high:
+                    above.append(a)
+                if a != b and (b * width < low or (b + 1) * width - 1 > high):
+                    above.append(b)
+                a >>= 1
+                b >>= 1
         if fixed[i] >= 0:
             at = fixed[i]
         else:
-            found: list[_Intervals] = [s for p in parts if (s := some[p]) is not None]
-            a, b = left >> 1, right >> 1
-            while a:
-                c = cover[a]
-                if c is not None:
-                    found.append(c)
-                if a != b:
-                    c = cover[b]
-                    if c is not None:
-                        found.append(c)
-                a >>= 1
-                b >>= 1
+            found = [c for p in parts if (c := some[p]) is not None]
+            found += [c for p in above if (c := cover[p]) is not None]
             at = _lowest(found, need, aligns[i])
         result[i] = at
         end = -(-(at + need) // unit) * unit
         for p in parts:
             for tree in (cover, some):
-                c = tree[p]
-                if c is None:
-                    tree[p] = ([at], [end])
+                if (c := tree[p]) is None:
+                    tree[p] = [at, end]
                 else:
                     _insert(c, at, end)
-        # nodes above: a parent's set holds its child's, so stop where nothing is new
-        for top in (left, right):
-            p = top
-            while p:
-                c = some[p]
-                if c is None:
-                    some[p] = ([at], [end])
-                elif not _insert(c, at, end) and p not in parts:
-                    break
-                p >>= 1
+        for p in above:
+            if (c := some[p]) is None:
+                some[p] = [at, end]
+            elif at == c[-1]:
+                c[-1] = end
+            elif end > c[1] or at < c[0]:  # not within the first interval, the commonest case
+                _insert(c, at, end)
     return np.asarray(result, dtype=np.int64)
 
 
@@ -120,9 +110,9 @@ def _lowest(found: list[_Intervals], need: int, align: int) -> int:
     if not found:
         return 0
     if len(found) == 1:
-        pairs = list(zip(*found[0], strict=True))
+        pairs = list(zip(found[0][::2], found[0][1::2], strict=True))
     else:
-        pairs = [p for f in found for p in zip(*f, strict=True)]
+        pairs = [p for f in found for p in zip(f[::2], f[1::2], strict=True)]
         pairs.sort()
     at = 0
     for start, end in pairs:

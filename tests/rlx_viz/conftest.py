@@ -1,0 +1,31 @@
+"""Graphs that the tests of pictures and the command line share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner_core.ir import Graph, save_graph
+
+
+@pytest.fixture
+def mlp() -> Graph:
+    """Two layers, a view and a residual: every kind of tensor but an opaque one."""
+    rng = np.random.default_rng(0)
+    g = Graph("mlp")
+    x = g.input("x", [4, 16])
+    w = g.param("w", [16, 16], data=rng.standard_normal((16, 16)).astype(np.float32))
+    h = g.relu(g.mm(x, w), name="hidden")
+    flat = g.reshape(h, dims=(64,), name="flat")
+    back = g.reshape(flat, dims=(4, 16))
+    y = g.sub(back, x, name="y")
+    return g.set_outputs(y)
+
+
+@pytest.fixture
+def mlp_file(mlp: Graph, tmp_path: Path) -> Path:
+    path = tmp_path / "mlp.json"
+    save_graph(mlp, path)
+    return path

@@ -1,0 +1,149 @@
+"""The command line, called as a user calls it: output, files, exit codes and error texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner_core.ir import Graph
+from rlx_viz import cli
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["rlx-viz", *args])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as e:
+        code = int(e.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def rlx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    return lambda *args: call(monkeypatch, capsys, *map(str, args))
+
+
+def test_plan_prints_the_number_to_allocate_first(rlx, mlp_file: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = rlx("plan", mlp_file)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("mlp.json: 7 nodes")
+    assert lines[1].split()[:2] == ["to", "allocate"]
+    assert "= weights + activations + scratch + padding" in lines[1]
+
+
+def test_json_has_the_promised_keys_and_adds_up(rlx, mlp_file: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = rlx("plan", mlp_file, "--json", "-")
+    data = json.loads(out)
+    assert code == 0
+    assert {"model", "nodes", "tensors", "arena_bytes", "naive_bytes", "saved_bytes", "lower_bound_bytes", "peak_step",
+            "unsupported_ops"} <= data.keys()
+    assert len(data["tensors"]) == data["nodes"] == 7
+    assert data["saved_bytes"] == data["naive_bytes"] - data["arena_bytes"]
+    assert data["unsupported_ops"] == {}
+    assert data["options"]["pin_output_ancestors"] is False
+
+
+def test_set_changes_the_plan(rlx, mlp_file: Path) -> None:  # type: ignore[no-untyped-def]
+    plain = json.loads(rlx("plan", mlp_file, "--json", "-")[1])
+    pinned = json.loads(rlx("plan", mlp_file, "--json", "-", "--set", "arena_no_reuse=true")[1])
+    assert pinned["arena_bytes"] == plain["naive_bytes"] > plain["arena_bytes"]
+
+
+def test_csv_has_one_row_a_tensor(rlx, mlp_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    target = tmp_path / "t.csv"
+    assert rlx("plan", mlp_file, "--csv", target)[0] == 0
+    rows = list(csv.DictReader(io.StringIO(target.read_text())))
+    assert [r["name"] for r in rows][:2] == ["x", "w"]
+    assert len(rows) == 7
+
+
+def test_report_is_one_file_and_repeatable(rlx, mlp_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    target = tmp_path / "r.html"
+    code, out, _ = rlx("report", mlp_file, "-o", target)
+    first = target.read_bytes()
+    assert code == 0
+    assert str(target) in out
+    assert rlx("report", mlp_file, "-o", target)[0] == 0
+    assert target.read_bytes() == first
+    assert b"rlx-viz report mlp.json" in first
+
+
+def test_redacted_report_names_nothing(rlx, mlp_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    target = tmp_path / "r.html"
+    assert rlx("report", mlp_file, "-o", target, "--redact")[0] == 0
+    page = target.read_bytes()
+    assert b"mlp.json" not in page
+    assert '"mlp"' not in page.decode()
+
+
+def test_run_writes_outputs_equal_to_numpy(rlx, mlp: Graph, mlp_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16)
+    np.savez(tmp_path / "in.npz", x=x)
+    code, out, _ = rlx("run", mlp_file, "--inputs", tmp_path / "in.npz", "--sanitize", "--out", tmp_path / "out.npz")
+    assert code == 0
+    assert "sanitised: clean" in out
+    with np.load(tmp_path / "out.npz") as got:
+        np.testing.assert_allclose(got["y"], np.maximum(x @ mlp.weights["w"], 0) - x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("args", "wanted"), [
+    (["plan", "no-such-file.onnx"], "no-such-file.onnx"),
+    (["plan", "MLP", "--set", "aligment=64"], "did you mean 'alignment'"),
+    (["plan", "MLP", "--set", "alignment=48"], "power of two"),
+    (["plan", "MLP", "--set", "arena_no_reuse=maybe"], "wanted true or false"),
+    (["plan", "MLP", "--set", "width_policy=narrow"], "f32_uniform"),
+    (["plan", "MLP", "--dim", "batch"], "--dim batch=1"),
+    (["plan", "MLP", "--dim", "batch=two"], "wanted an integer"),
+    (["plan", "MLP", "--target", "abacus"], "wanted one of cpu"),
+    (["report", "MLP", "-o", "no/such/folder/r.html"], "no/such/folder"),
+    (["run", "MLP", "--inputs", "nothing.npz", "--out", "o.npz"], "nothing.npz"),
+])
+def test_errors_are_one_line_and_exit_1(rlx, mlp_file: Path, args: list[str], wanted: str) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = rlx(*[str(mlp_file) if a == "MLP" else a for a in args])
+    assert code == 1
+    assert err.startswith("error: ")
+    assert wanted in err
+    assert "Traceback" not in err + out
+
+
+def test_options_lists_every_option_with_help(rlx) -> None:  # type: ignore[no-untyped-def]
+    from planner_core.memory import PlanOptions
+    from planner_core.options import options_of
+
+    out = rlx("options")[1]
+    for o in options_of(PlanOptions):
+        assert f"{o.name}=" in out
+        assert o.help in out
+
+
+def test_demo_plans_the_packages_model(rlx, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = rlx("demo", "-o", tmp_path / "demo.html")
+    assert (code, err) == (0, "")
+    assert "to allocate" in out
+    assert str(tmp_path / "demo.html") in out
+    assert (tmp_path / "demo.html").stat().st_size < 2_000_000
+
+
+def test_two_toggles_really_re_plan_in_the_explorer(mlp: Graph) -> None:
+    import rlx_viz
+
+    explorer = rlx_viz.explore(mlp)
+    start = explorer.document.meta["headline"]
+    explorer.set_option("arena_no_reuse", True)
+    assert explorer.document.meta["headline"]["arena"] == start["naive"]
+    explorer.set_option("arena_no_reuse", False)
+    explorer.set_option("pin_output_ancestors", True)
+    pinned = explorer.document
+    rules = [r["name"] for r in pinned.meta["rules"]]
+    assert "output_ancestors" in {rules[k] for k in pinned.tables["extensions"]["rule"]}
+    assert pinned.meta["headline"]["arena"] >= start["arena"]
