@@ -6,20 +6,12 @@ import numpy as np
 
 from planner_core.memory.problem import I64, Problem
 
-__all__ = ["align_up", "live_bytes", "lower_bound"]
+__all__ = ["align_up", "lower_bound"]
 
 
 def align_up(value: I64, alignment: I64 | int) -> I64:
     """The next multiple of ``alignment``, element by element."""
     return (value + alignment - 1) // alignment * alignment
-
-
-def live_bytes(problem: Problem, weight: I64, steps: int) -> I64:
-    """Sum of ``weight`` over the buffers live at each step ``0..steps-1``."""
-    delta = np.zeros(steps + 1, dtype=np.int64)
-    np.add.at(delta, problem.birth, weight)
-    np.add.at(delta, problem.death + 1, -weight)
-    return np.cumsum(delta[:-1])
 
 
 def lower_bound(problem: Problem) -> tuple[int, int]:
@@ -35,19 +27,23 @@ def lower_bound(problem: Problem) -> tuple[int, int]:
     unit = int(problem.alignment[busy].min())
     exact = problem.size + problem.guard
     rounded = align_up(exact, unit)
-    steps = int(problem.death.max()) + 1
-    total = live_bytes(problem, rounded, steps)
+    points = np.unique(problem.birth)  # the sum can only grow at a birth: sparse times cost nothing
+    delta = np.zeros(len(points) + 1, dtype=np.int64)
+    np.add.at(delta, np.searchsorted(points, problem.birth), rounded)
+    np.add.at(delta, np.searchsorted(points, problem.death, side="right"), -rounded)
+    total = np.cumsum(delta[:-1])
     order = np.argsort(-total, kind="stable")
     best, at = 0, 0
-    for step in order[:256].tolist():
-        if total[step] <= best:
+    for k in order[:256].tolist():
+        if total[k] <= best:
             return best, at
-        here = (problem.birth <= step) & (problem.death >= step)
-        value = int(total[step] - (rounded - exact)[here].max())
+        step = int(points[k])
+        here = busy & (problem.birth <= step) & (problem.death >= step)
+        value = int(total[k] - (rounded - exact)[here].max(initial=0))
         if value > best:
             best, at = value, step
     if len(order) > 256:
         rest = int(total[order[256]]) - (unit - 1)  # the slack of any one buffer is below the alignment
         if rest > best:
-            best, at = rest, int(order[256])
+            best, at = rest, int(points[order[256]])
     return best, at

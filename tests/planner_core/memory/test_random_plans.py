@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,7 +97,7 @@ def test_savings_and_headline_add_up(graph: Graph, opts: PlanOptions) -> None:
     plan = plan_graph(graph, opts)
     steps = plan.savings()
     assert steps[0].before == 0
-    assert all(a.after == b.before for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a.after == b.before for a, b in itertools.pairwise(steps))
     assert sum(s.delta for s in steps) == plan.arena_size + plan.weights_size
     for scratch in (0, 100):
         h = headline(plan, scratch)
