@@ -1,0 +1,32 @@
+"""The headline numbers of the four real models: a golden table, and the same from an independent script."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlx_viz
+from planner_core.memory import headline, verify_plan
+from tests.independent_headline import headline as independent
+from tests.models import NAMES, model
+
+GOLDEN: dict[str, tuple[int, int, int, int, int, int]] = {
+    # nodes, weights, naive, arena, arena with pinned ancestors, lower bound
+    "magika": (96, 3137920, 23024900, 3129472, 23024900, 3129472),
+    "det": (567, 4686464, 695626756, 44257412, 695626756, 44257412),
+    "cls": (449, 534512, 13386564, 620996, 13386564, 596420),
+    "rec": (645, 10760436, 201293188, 3156356, 201293188, 3156356),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_headline(name: str) -> None:
+    path, shapes = model(name)
+    plain = rlx_viz.compile(path, shapes=shapes)
+    pinned = plain.with_options(pin_output_ancestors=True)
+    for c in (plain, pinned):
+        assert verify_plan(c.legal, c.plan) == []
+    h, p = headline(plain.plan), headline(pinned.plan)
+    assert (len(plain.legal), h.weights, h.naive, h.arena, p.arena, h.lower_bound) == GOLDEN[name]
+    mine, mine_pinned = independent(plain.legal), independent(plain.legal, pinned=True)
+    assert (mine["nodes"], mine["weights"], mine["naive"], mine["arena"], mine_pinned["arena"]) == GOLDEN[name][:5]
+    assert mine["peak"] - 64 < h.lower_bound <= mine["peak"]
