@@ -10,6 +10,7 @@ from planner_core.memory.options import PlanOptions, has_host_indexing
 from planner_core.memory.plan import MemoryPlan
 from planner_core.memory.planner import plan_graph
 from planner_core.memory.shared import SharedWeightLayout
+from planner_core.memory.verify import require_sound
 from planner_core.memory.widths import ArenaWidthPolicy
 
 __all__ = [
@@ -90,4 +91,7 @@ def plan_memory_backward(graph: Graph, alignment: int, shared_weights: SharedWei
     Raises ``PlanError`` listing both sides where names or sizes don't match.
     """
     options = PlanOptions.backward_activations_only(alignment=alignment, width_policy=ArenaWidthPolicy.NATIVE)
-    return shared_weights.apply_to_plan(graph, plan_graph(graph, options))
+    plan = shared_weights.apply_to_plan(graph, plan_graph(graph, options))
+    if options.verify_memory:
+        require_sound(graph, plan)
+    return plan

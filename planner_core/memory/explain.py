@@ -78,10 +78,13 @@ def _label(plan: MemoryPlan, node: NodeId) -> str:
 def why_alive(plan: MemoryPlan, node: NodeId) -> list[AliveReason]:
     """Birth, last read through any view, then each rule's extension with its cause; for a view also its root's."""
     root = int(plan.root[node])
-    out = [AliveReason("produced", node, node, f"{_label(plan, node)} is produced at step {node}")]
+    made = plan.graph[node] if plan.graph is not None else None
+    step = _writer(plan.graph, node) if plan.graph is not None else node
+    by = f" by {_label(plan, step)}" if made is not None and made.op.name == "Result" else ""
+    out = [AliveReason("produced", step, step, f"{_label(plan, node)} is produced{by} at step {step}")]
     if plan.graph is not None:
         family = np.flatnonzero(plan.root == root).tolist()
-        reads = [(r, v) for v in family for r, _ in plan.graph.uses.of(v)]
+        reads = [(r, v) for v in family for r in _readers(plan, plan.graph, v)]
         if reads:
             reader, via = max(reads)
             through = "" if via == root else f" through its view {_label(plan, via)}"
@@ -98,6 +101,21 @@ def why_alive(plan: MemoryPlan, node: NodeId) -> list[AliveReason]:
             out.append(AliveReason(e.rule, e.new, e.cause,
                                    f"{what} {'from' if e.birth else 'to'} step {e.new} (was {e.old}) because of "
                                    f"{_label(plan, e.cause)}: {doc}"))
+    return out
+
+
+def _writer(graph: Graph, node: NodeId) -> NodeId:
+    """The node at whose step ``node`` is written: itself, or the producer of a further result."""
+    while graph[node].op.name == "Result":
+        node = graph[node].inputs[0]
+    return node
+
+
+def _readers(plan: MemoryPlan, graph: Graph, node: NodeId) -> list[NodeId]:
+    """Who reads the node's bytes; through an elided transpose, who reads that."""
+    out: list[NodeId] = []
+    for reader, _ in graph.uses.of(node):
+        out += [r for r, _ in graph.uses.of(reader)] if plan.elided[reader] else [reader]
     return out
 
 

@@ -64,6 +64,9 @@ class PlanOptions:
     verify_memory: bool = option(
         False, group="checks", env="RLX_MEM_VERIFY", cache_key=False,
         help="Run the self-check after planning and fail on any violation.")
+    print_conv3d_folds: bool = option(
+        False, group="checks", env="RLX_FOLD_LIVENESS_DEBUG", cache_key=False,
+        help="Print how many 3-D conv epilogues the plan leaves room for.")
     env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self) -> None:

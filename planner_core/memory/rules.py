@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import numpy as np
@@ -39,8 +38,8 @@ def packed_qkv_parent(graph: Graph, attention: NodeId) -> NodeId | None:
     for i in graph[attention].inputs[:3]:
         sliced = False
         n = graph[i]
-        while n.op.name in ("Reshape", "Narrow", "Cast"):
-            if n.op.name == "Narrow":
+        while n.op.name in ("Reshape", "Narrow", "Slice", "Cast"):
+            if n.op.name in ("Narrow", "Slice"):
                 sliced = True
             n = graph[n.inputs[0]]
             if sliced and n.shape.rank == 5 and n.shape.dims[2].value == 3:
@@ -146,7 +145,7 @@ def _conv3d_epilogue(s: LiveState) -> None:
         if fold.leaky:
             s.born_by(fold.leaky, fold.conv, fold.conv)
         s.extend(fold.sources, fold.conv, fold.conv)
-    if os.environ.get("RLX_FOLD_LIVENESS_DEBUG"):
+    if s.options.print_conv3d_folds:
         print(f"fold_conv3d_epilogue: {sum(f.leaky is not None for f in folds)} leaky ReLUs absorbed, "
               f"{sum(bool(f.sources) for f in folds)} concats read through", file=sys.stderr)
 
