@@ -20,18 +20,17 @@ def first_fit_scan(problem: Problem, budget: Budget | None = None) -> Offsets:
     """Each buffer at the lowest aligned candidate (0 or the end of an overlapping placed buffer) where
     size + guard fits. O(n²) time for the scan, up to O(n³) where many candidates fail."""
     offsets = np.full(len(problem), -1, dtype=np.int64)
-    placed: list[int] = []
+    need = problem.size + problem.guard
+    placed = np.zeros(len(problem), dtype=bool)
     for i in placement_order(problem):
-        need, align = int(problem.size[i] + problem.guard[i]), int(problem.alignment[i])
+        align, wanted = int(problem.alignment[i]), int(need[i])
         if problem.fixed[i] >= 0:
             offsets[i] = problem.fixed[i]
         else:
-            rivals = [j for j in placed
-                      if problem.birth[j] <= problem.death[i] and problem.birth[i] <= problem.death[j]
-                      and problem.size[j] + problem.guard[j] > 0]
-            taken = [(int(offsets[j]), int(offsets[j] + problem.size[j] + problem.guard[j])) for j in rivals]
-            candidates = sorted({0, *(-(-end // align) * align for _, end in taken)})
+            rivals = placed & (problem.birth <= problem.death[i]) & (problem.birth[i] <= problem.death) & (need > 0)
+            starts, ends = offsets[rivals], (offsets + need)[rivals]
+            candidates = sorted({0, *(-(-ends // align) * align).tolist()})
             offsets[i] = next(c for c in candidates
-                              if need == 0 or all(c + need <= s or e <= c for s, e in taken))
-        placed.append(i)
+                              if wanted == 0 or not np.any((c < ends) & (starts < c + wanted)))
+        placed[i] = True
     return offsets

@@ -92,6 +92,8 @@ def complaints(plan: MemoryPlan, graph: Graph) -> list[str]:
         at, size, guard = int(plan.offset[i]), int(plan.size[i]), int(plan.guard[i])
         if size < need:
             bad.append(f"%{i} {name} has {size} bytes, needs {need}")
+        if plan.root[i] != r:
+            bad.append(f"%{i} {name} has root %{r}, not %{plan.root[i]}")
         if r != i:
             if where != SPACES[int(plan.space[r])] or at != plan.offset[r] + before[i] * bits // 8:
                 bad.append(f"view %{i} {name} is not at its root %{r} + {before[i] * bits // 8}")

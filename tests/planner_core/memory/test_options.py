@@ -341,9 +341,9 @@ def test_backward_reads_the_environment_and_checks_itself(monkeypatch: pytest.Mo
     monkeypatch.setenv("RLX_MEM_VERIFY", "1")
     plan = plan_memory_backward(backward, 64, layout)
     assert plan.options.verify_memory and plan.options.env == (("RLX_MEM_VERIFY", "1"),)
+    odd = dataclasses.replace(layout, slots=tuple(
+        (n, dataclasses.replace(s, offset=s.offset + 4)) for n, s in layout.slots), size=layout.size + 4)
     with pytest.raises(PlanError, match=r"not sound.*\n  MISALIGNED: %1 Param 'w2'"):
-        odd = dataclasses.replace(layout, slots=tuple(
-            (n, dataclasses.replace(s, offset=s.offset + 4)) for n, s in layout.slots), size=layout.size + 4)
         plan_memory_backward(backward, 64, odd)
 
 

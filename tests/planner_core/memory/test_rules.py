@@ -391,7 +391,7 @@ def test_leaky_relu_is_absorbed(how: dict[str, object]) -> None:
     on, off = ranges_of(g, FOLD), ranges_of(g, BARE)
     assert (on[product], on[top]) == ((conv, top), (conv, len(g)))
     assert (off[product], off[top]) == ((product, top), (top, len(g)))
-    assert {n: v for n, v in fired(g, FOLD, "conv3d_epilogue").items()} == {
+    assert fired(g, FOLD, "conv3d_epilogue") == {
         product: (product, conv, conv), top: (top, conv, conv)}
     assert fired(g, BARE, "conv3d_epilogue") == {}
 

@@ -92,7 +92,7 @@ def _families() -> tuple[Graph, dict[str, int]]:
     k = g.kv_append(cache, rows, axis=0, start=0)
     z = g.exp(x)
     g.set_outputs(cv, k, z, w)
-    return g, dict(x=x, a=a, v=v, w=w, c=c, cv=cv, cache=cache, rows=rows, k=k, z=z)
+    return g, {"x": x, "a": a, "v": v, "w": w, "c": c, "cv": cv, "cache": cache, "rows": rows, "k": k, "z": z}
 
 
 @pytest.mark.parametrize("policy", list(P))
