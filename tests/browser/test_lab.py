@@ -34,6 +34,12 @@ def replan(options):
 explorer = Explorer(replan, make_document(90))
 explorer
 """
+REAL_CELL = """
+import rlx_viz
+from rlx_viz.demo import magika_model
+
+rlx_viz.explore(magika_model())
+"""
 PATIENCE = 90_000
 
 
@@ -54,9 +60,10 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[str]:
-    """Address of a JupyterLab that serves a folder with one notebook, `explore.ipynb`."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Address of a JupyterLab that serves a folder with one notebook, `explore.ipynb` (its cell: the param)."""
+    cell = getattr(request, "param", CELL)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, tmp_path / "explore.ipynb")
     port = free_port()
@@ -175,6 +182,23 @@ def test_a_toggle_replans_in_python_and_keeps_the_selection(lab_page: Page) -> N
 
     page.evaluate("document.body.dataset.jpThemeLight = 'false'")
     expect(root).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("lab", [REAL_CELL], indirect=True, ids=["magika"])
+def test_both_toggles_plan_a_real_model_again(lab_page: Page) -> None:
+    import rlx_viz
+    from rlx_viz.demo import magika_model
+
+    page, summary = lab_page, lab_page.locator('[data-twin="summary"]')
+    plain = rlx_viz.compile(magika_model())
+    pinned, bare = plain.with_options(pin_output_ancestors=True), plain.with_options(arena_no_reuse=True)
+    assert pinned.plan.arena_size > plain.plan.arena_size
+    expect(summary).to_contain_text(f"arena {plain.plan.arena_size:,} B")
+    for option, other in (("pin_output_ancestors", pinned), ("arena_no_reuse", bare)):
+        page.locator(f'[data-option="{option}"]').click()
+        expect(summary).to_contain_text(f"arena {other.plan.arena_size:,} B", timeout=PATIENCE)
+        page.locator(f'[data-option="{option}"]').click()
+        expect(summary).to_contain_text(f"arena {plain.plan.arena_size:,} B", timeout=PATIENCE)
 
 
 def test_a_saved_notebook_shows_the_picture_without_kernel_or_network(page: Page, tmp_path: Path) -> None:
