@@ -140,10 +140,11 @@ def _meta(c: Compilation, name: str, command: str, redact: bool) -> dict[str, An
         if n.op.name == "Custom":
             unsupported[n.op.detail] = unsupported.get(n.op.detail, 0) + 1
     model_hash = c.source.content_hash
+    defaults = c.default_plan_options
     options = [
         {"name": o.name, "group": o.group, "type": o.type, "value": _plain(getattr(plan.options, o.name)),
-         "default": _plain(getattr(c.default_plan_options, o.name)), "choices": list(o.choices), "help": o.help,
-         "changed": getattr(plan.options, o.name) != getattr(c.default_plan_options, o.name)}
+         "default": _plain(getattr(defaults, o.name)), "choices": list(o.choices), "help": o.help,
+         "changed": getattr(plan.options, o.name) != getattr(defaults, o.name)}
         for o in options_of(PlanOptions)
     ]
     changed = [f"{o['name']}={str(o['value']).lower()}" for o in options if o["changed"]]

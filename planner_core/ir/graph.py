@@ -263,14 +263,22 @@ class Graph:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 over the text form and the weights' bytes: equal graphs, equal hashes."""
+        """SHA-256 over the text form and the weights' bytes: equal graphs, equal hashes.
+
+        Kept until a node is added, outputs change or a weight is replaced (not: written into in place).
+        """
         from planner_core.ir.text import to_text
 
+        arrays = tuple((name, id(w)) for name, w in sorted(self.weights.items()))
+        kept = self._cache.get("hash")
+        if kept is not None and kept[0] == (self.name, arrays):
+            return str(kept[1])
         h = hashlib.sha256(to_text(self).encode())
         for name in sorted(self.weights):
             w = self.weights[name]
             h.update(f"{name}\0{w.dtype}{w.shape}\0".encode())
             h.update(np.ascontiguousarray(w).reshape(-1).view(np.uint8).data)
+        self._cache["hash"] = ((self.name, arrays), h.hexdigest())
         return h.hexdigest()
 
     # --- rewriting --------------------------------------------------------------------------------
