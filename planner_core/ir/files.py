@@ -13,7 +13,7 @@ import numpy as np
 from planner_core.errors import GraphError, RlxError
 from planner_core.ir.dtype import DType
 from planner_core.ir.graph import Graph, Source
-from planner_core.ir.op import decode_op, encode_op
+from planner_core.ir.op import Array, decode_op, encode_op
 
 __all__ = ["graph_from_dict", "graph_to_dict", "load_graph", "save_graph", "write_atomically"]
 
@@ -89,17 +89,25 @@ def load_graph(path: str | Path) -> Graph:
         raise GraphError(f"can't read graph {path}: {e}") from e
     if not isinstance(document, dict):
         raise GraphError(f"{path} holds no graph: wanted a JSON object")
-    types = document.pop("weights", {})
-    graph = graph_from_dict(document)
-    if types:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        beside = path.with_suffix(".safetensors")
-        try:
-            raw = load_file(beside)
-        except (OSError, SafetensorError) as e:
-            raise GraphError(f"can't read the weights of {path}: {beside}: {e}") from e
-        for name, (dtype, shape) in types.items():
-            graph.weights[name] = raw[name].view(DType.parse(dtype).numpy).reshape(shape)
+    try:
+        types = document.pop("weights", {})
+        graph = graph_from_dict(document)
+        if types:
+            graph.weights.update(_load_weights(path, types))
+    except GraphError as e:
+        raise GraphError(f"{path}: {e}") from e
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
+        raise GraphError(f"{path} is damaged: {type(e).__name__} {e}") from e
     return graph
+
+
+def _load_weights(path: Path, types: dict[str, Any]) -> dict[str, Array]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    beside = path.with_suffix(".safetensors")
+    try:
+        raw = load_file(beside)
+    except (OSError, SafetensorError) as e:
+        raise GraphError(f"can't read the weights: {beside}: {e}") from e
+    return {name: raw[name].view(DType.parse(dtype).numpy).reshape(shape) for name, (dtype, shape) in types.items()}

@@ -230,7 +230,10 @@ def _decode(hint: Any, v: Any) -> Any:
     if hint is DType:
         return DType.parse(v)
     if hint is QuantScheme:
-        return next(q for q in QuantScheme if q.text == v)
+        scheme = next((q for q in QuantScheme if q.text == v), None)
+        if scheme is None:
+            raise GraphError(f"unknown quantisation {v!r}; wanted one of {', '.join(map(str, QuantScheme))}")
+        return scheme
     if hint is TensorData:
         dtype = DType.parse(v["dtype"])
         raw = np.frombuffer(base64.b64decode(v["data"]), dtype=dtype.numpy)

@@ -7,6 +7,7 @@ text, so a bound graph still says which axis varies. ``"?"`` is an extent nobody
 from __future__ import annotations
 
 import ast
+import json
 import math
 import operator
 import re
@@ -25,6 +26,12 @@ _OPS: dict[type[ast.operator], tuple[str, Callable[[int, int], int]]] = {
     ast.Mult: ("*", operator.mul),
     ast.FloorDiv: ("//", operator.floordiv),
 }
+
+
+QUOTED = r'"(?:[^"\\]|\\.)*"'
+"""A JSON string, as a pattern."""
+_PLAIN = re.compile(r'[^\s,\[\]="]+(?: [^\s,\[\]="]+)*')
+"""Symbols that a shape's text shows bare; exporters put anything into dim names, so others are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +99,18 @@ class Dim:
     def __str__(self) -> str:
         if self.symbol is None:
             return str(self.value)
-        return self.symbol if self.value is None else f"{self.symbol}={self.value}"
+        plain = _PLAIN.fullmatch(self.symbol) and not self.symbol.isdecimal()
+        symbol = self.symbol if plain else json.dumps(self.symbol)
+        return symbol if self.value is None else f"{symbol}={self.value}"
 
     @classmethod
     def parse(cls, text: str | int) -> Dim:
-        """Inverse of ``str``: ``7``, ``"B"``, ``"past+1=129"``, ``"?"``."""
+        """Inverse of ``str``: ``7``, ``"B"``, ``"past+1=129"``, ``"?"``; odd symbols are in JSON quotes."""
         if isinstance(text, int):
             return dim(text)
+        quoted = re.fullmatch(rf"({QUOTED})(?:=(\d+))?", text)
+        if quoted is not None:
+            return cls(None if quoted.group(2) is None else int(quoted.group(2)), json.loads(quoted.group(1)))
         if re.fullmatch(r"\d+", text):
             return dim(int(text))
         symbol, eq, value = text.rpartition("=")
@@ -290,7 +302,8 @@ class Shape:
         if m is None:
             raise GraphError(f"can't read shape {text!r}; wanted something like f32[1, B, 8]")
         inner = m.group(2).strip()
-        return cls.of([part.strip() for part in inner.split(",")] if inner else [], DType.parse(m.group(1)))
+        parts = re.findall(rf'(?:{QUOTED}|[^,"])+', inner)
+        return cls.of([part.strip() for part in parts], DType.parse(m.group(1)))
 
 
 def broadcast_dims(*shapes: Shape) -> tuple[Dim, ...]:

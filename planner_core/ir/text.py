@@ -9,7 +9,7 @@ from typing import Any
 from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, Source
 from planner_core.ir.op import attributes_text, decode_op
-from planner_core.ir.shape import Shape
+from planner_core.ir.shape import QUOTED, Shape
 
 __all__ = ["from_text", "to_text"]
 
@@ -32,6 +32,7 @@ def to_text(graph: Graph) -> str:
 
 _HEAD = re.compile(r"\s*%(\d+) = (\w+)\(([^)]*)\)\s*")
 _KEY = re.compile(r"\s*,?\s*(\w+)=")
+_SHAPE = re.compile(rf'\s*: (\w+\[(?:{QUOTED}|[^\]"])*\])\s*')
 _JSON = json.JSONDecoder()
 
 
@@ -70,7 +71,7 @@ def _node(graph: Graph, line: str) -> None:
                 raise GraphError(f"can't read attributes at {line[at:at + 40]!r}")
             attrs[key.group(1)], at = _JSON.raw_decode(line, key.end())
         at += 1
-    shape = re.match(r"\s*: (\w+\[[^\]]*\])\s*", line[at:])
+    shape = _SHAPE.match(line[at:])
     if shape is None:
         raise GraphError(f"no shape in {line.strip()[:80]!r}")
     at += shape.end()

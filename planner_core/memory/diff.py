@@ -42,7 +42,8 @@ def _hashes(graph: Graph) -> list[int]:
     """Structural hash a node: its op and its operands' hashes."""
     out: list[int] = []
     for n in graph.nodes:
-        out.append(hash((n.op, n.shape, tuple(out[i] for i in n.inputs))))
+        bodies = tuple(b.content_hash for b in n.op.bodies())
+        out.append(hash((n.op.name if bodies else n.op, bodies, n.shape, tuple(out[i] for i in n.inputs))))
     return out
 
 

@@ -422,6 +422,20 @@ def test_diff_of_two_graphs() -> None:
         diff_plans(MemoryPlan.from_json(plan_memory(a).to_json()), plan_memory(b))
 
 
+def test_diff_of_graphs_with_bodies() -> None:
+    """Structure includes what is in a body."""
+
+    def make(kind: str) -> Graph:
+        body = Graph("body")
+        body.set_outputs(getattr(body, kind)(body.input("y", (4,))))
+        g = Graph()
+        cond, x = g.input("cond", (), DType.BOOL), g.input("x", (4,))
+        return g.set_outputs(g.add(If(Shape.of((4,)), body, body), cond, x))
+
+    assert match_nodes(make("relu"), make("relu")) == {0: 0, 1: 1, 2: 2}
+    assert match_nodes(make("relu"), make("neg")) == {0: 0, 1: 1}
+
+
 def test_plan_columns_are_arrays() -> None:
     """The plan is columns, one entry a node, built once."""
     g = small()
