@@ -257,6 +257,9 @@ def savings(plan: MemoryPlan) -> list[Saving]:
         if value != getattr(now, o.name) and o.group != "checks":
             now = now.replace(**{o.name: value})
             step(o.name, now)
+    total = plan.arena_size + plan.weights_size
+    if out[-1].after != total:  # mapped onto another plan's weights after planning
+        out.append(Saving("shared weights", out[-1].after, total))
     return out
 
 

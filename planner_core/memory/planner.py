@@ -160,7 +160,10 @@ def _safety_pass(plan: MemoryPlan, graph: Graph) -> None:
     """Move an output that overlaps one of its own inputs' bytes to the end (never needed; recorded if so)."""
     ptr, flat = graph.edges
     reader = np.repeat(np.arange(len(graph), dtype=np.int64), np.diff(ptr))
-    a, b = plan.root[flat], plan.root[reader]
+    read = flat.copy()
+    through = plan.elided[flat]
+    read[through] = flat[ptr[flat[through]]]  # the reader of an elided transpose reads its source
+    a, b = plan.root[read], plan.root[reader]
     hit = ((a != b) & (plan.space[a] == ARENA) & (plan.space[b] == ARENA)
            & (plan.offset[a] < plan.offset[b] + plan.size[b]) & (plan.offset[b] < plan.offset[a] + plan.size[a])
            & (plan.size[a] > 0) & (plan.size[b] > 0))
@@ -193,7 +196,8 @@ def _body_scratch(graph: Graph, options: PlanOptions) -> int:
         carried = getattr(n.op, "carried", 0)
         own = {"If": 0, "Loop": 2 + carried, "Scan": carried + getattr(n.op, "scanned", 0)}.get(n.op.name, 0)
         for body in bodies:
-            inner = plan_graph(body, options, unallocated=frozenset(body.inputs[own:]))
+            # what is outside this plan's graph is not outside a body's: its own inputs are its caller's to give
+            inner = plan_graph(body, options.replace(allocate_inputs=True), unallocated=frozenset(body.inputs[own:]))
             most = max(most, inner.total_size)
     return most
 

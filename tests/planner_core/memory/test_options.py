@@ -331,6 +331,8 @@ def test_forward_and_backward_share_weights() -> None:
     view = back.assignments[2]
     assert (view.space, view.offset) == ("weights", back.assignments[w].offset), "views of params follow"
     assert back.options == PlanOptions(width_policy=P.NATIVE, allocate_params=False)
+    assert back.savings()[-1].name == "shared weights"
+    assert sum(s.delta for s in back.savings()) == back.arena_size + back.weights_size
     assert back.space[w] == WEIGHTS and plan_graph(backward, back.options).space[w] == NO_SLOT
 
 

@@ -121,6 +121,18 @@ def test_the_safety_pass_moves_what_overlaps_its_input_and_says_so(monkeypatch: 
     assert plan_graph(g, PlanOptions(arena_no_reuse=True)).safety_moves == ()
 
 
+def test_the_safety_pass_sees_through_elided_transposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """§2, §8: a folded matmul's own inputs include the transpose's source."""
+    g = Graph()
+    w = g.relu(g.input("w", (4, 4)))
+    y = g.mm(g.input("x", (4, 4)), g.transpose(w, perm=(1, 0)))
+    g.set_outputs(y)
+    monkeypatch.setitem(STRATEGIES, "first_fit", lambda p, b: np.asarray([0, 192, 384, 192])[: len(p)])  # w0, w, x, y on w
+    plan = plan_graph(g, PlanOptions(elide_bank_transposes=True))
+    assert plan.safety_moves == (y,)
+    checked(plan, g)
+
+
 def test_verify_placement_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     """§8: ``RLX_PLAN_VERIFY=1`` names the first buffer that differs."""
     g = Graph()

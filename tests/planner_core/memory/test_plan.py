@@ -251,6 +251,18 @@ def test_scratch_of_a_loop_holds_its_own_states() -> None:
     assert {it, cond, state} <= set(inner.assignments) and captured not in inner.assignments
 
 
+def test_scratch_of_a_loop_does_not_depend_on_where_graph_inputs_live() -> None:
+    """``allocate_inputs`` is about the graph's own inputs; nobody else holds a body's iteration and states."""
+    body = Graph("body")
+    _, cond, state = body.input("i", (), DType.I64), body.input("c", (), DType.BOOL), body.input("s", (16,))
+    body.set_outputs(cond, body.neg(body.relu(state)))
+    g = Graph()
+    trip, go = g.input("n", (), DType.I64), g.input("go", (), DType.BOOL)
+    g.set_outputs(g.add(Loop(Shape.of((16,)), body, 1), trip, go, g.input("s", (16,))))
+    inside, outside = (checked(plan_graph(g, PlanOptions(allocate_inputs=a)), g) for a in (True, False))
+    assert inside.scratch_size == outside.scratch_size > 0
+
+
 # --- explanations -----------------------------------------------------------------------------------------
 
 
