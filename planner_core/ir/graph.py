@@ -99,7 +99,7 @@ class Graph:
 
         ``g.add(a, b)`` with two nodes is the builder of their sum, like ``g.mul(a, b)``.
         """
-        if isinstance(op, int):
+        if isinstance(op, (int, np.integer)):
             return self._build(*op_module.builders()["add"], op, *inputs, name=name, source=source)
         count = len(self.nodes)
         try:

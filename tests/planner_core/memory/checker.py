@@ -125,9 +125,14 @@ def folds(graph: Graph, node: int, readers: list[tuple[int, int]], small: bool) 
         return False
     if t.op.perm == (0, 2, 1):
         return all(graph[r].op.name == "GroupedMatMul" and k == 1 and graph[r].dtype is DType.F32
-                   and (not small or (graph[r].shape.dims[0].value or 99) <= 4) for r, k in readers)
+                   and (not small or rows(graph, r) <= 4) for r, k in readers)
     return not small and t.op.perm == (1, 0) and len(readers) == 1 and graph[readers[0][0]].op.name == "MatMul" and all(
         graph[i].shape.rank == 2 for i in graph[readers[0][0]].inputs)
+
+
+def rows(graph: Graph, node: int) -> float:
+    m = graph[node].shape.dims[0].value
+    return float("inf") if m is None else m
 
 
 def bits_of(policy: ArenaWidthPolicy, dtype: DType, native: bool) -> int:

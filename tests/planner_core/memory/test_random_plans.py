@@ -32,7 +32,7 @@ def test_every_plan_is_sound(graph: Graph, opts: PlanOptions) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(graphs(max_steps=60), options())
 def test_every_plan_is_sound_at_length(graph: Graph, opts: PlanOptions) -> None:
     """§1–§10 at once, longer."""
@@ -82,7 +82,7 @@ def test_verify_reports_whatever_the_checker_does(data: st.DataObject, graph: Gr
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(st.data(), graphs(max_steps=30), options())
 def test_verify_reports_whatever_the_checker_does_at_length(data: st.DataObject, graph: Graph, opts: PlanOptions) -> None:
     """§10: a broken plan never passes, longer."""
