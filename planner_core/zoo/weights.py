@@ -1,0 +1,79 @@
+"""Owns what is done with a zoo graph's weights: seeded data to run it, counts to compare with papers."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+
+from planner_core.ir import Array, Graph, Node, QuantScheme
+
+__all__ = ["flops", "param_count", "param_elements", "random_weights"]
+
+_TABLES = ("rope.cos", "rope.sin")
+
+
+def _fill(n: Node, seed: int) -> Array:
+    rng = np.random.default_rng([seed, zlib.crc32(n.name.encode())])
+    sizes, dtype = n.shape.sizes, n.dtype
+    if n.name in _TABLES:  # a rotation, as in a real model, so that q·k depends on distance alone
+        seq, half = sizes
+        angle = np.arange(seq)[:, None] * 10000.0 ** (-np.arange(half) / half)
+        return np.asarray(np.cos(angle) if n.name.endswith("cos") else np.sin(angle)).astype(dtype.numpy)
+    if dtype.is_int:
+        low, high = (0, 256) if dtype.text == "u8" else (-128, 128) if dtype.text == "i8" else (0, 8)
+        return rng.integers(low, high, sizes).astype(dtype.numpy)
+    values: Array = rng.standard_normal(sizes, dtype=np.float32)
+    last = n.name.rsplit(".", 1)[-1]
+    if last in ("gamma", "var", "scale"):
+        values = 1 + 0.1 * np.abs(values)
+    elif len(sizes) <= 1:
+        values *= 0.1
+    else:
+        fan_in = sizes[-2] if len(sizes) <= 3 and last == "w" else math.prod(sizes[1:])
+        values /= math.sqrt(max(1, fan_in))
+    return values.astype(dtype.numpy)
+
+
+def random_weights(graph: Graph, seed: int = 0) -> Graph:
+    """Fill ``graph.weights`` for every param that has no data and return the graph.
+
+    A param's data depends on ``seed``, its name and shape alone, so graphs that share weight names (forward
+    and backward, prefill and decode) get the same data. Scales keep activations near one: 1/√fan-in for
+    matrices, near one for norm gains, small for biases; packed weights are random bytes.
+    """
+    for p in graph.params:
+        n = graph[p]
+        if n.name not in graph.weights:
+            graph.weights[n.name] = _fill(n, seed)
+    return graph
+
+
+def param_elements(n: Node, graph: Graph) -> int:
+    """Weights that a param stands for: packed ones count elements, not bytes; rotary tables and the running
+    statistics of batch norms, which no one trains, none."""
+    if n.name in _TABLES:
+        return 0
+    for reader, operand in graph.uses.of(n.id):
+        if graph[reader].op.name == "BatchNorm" and operand > 2:
+            return 0
+        scheme = getattr(graph[reader].op, "scheme", None)
+        if operand == 1 and isinstance(scheme, QuantScheme):
+            k = graph[graph[reader].inputs[0]].shape.sizes[-1]
+            return n.shape.numel // scheme.row_bytes(k) * k
+    return n.shape.numel
+
+
+def param_count(graph: Graph) -> int:
+    """Weights of the graph, as papers count them (``param_elements``)."""
+    return sum(param_elements(graph[p], graph) for p in graph.params)
+
+
+def flops(graph: Graph) -> int:
+    """Floating-point operations of one run; a multiply-add counts two."""
+    total = 0
+    for n in graph.nodes:
+        cost: int = n.op.flops(n.shape, *[graph[i].shape for i in n.inputs])
+        total += cost
+    return total

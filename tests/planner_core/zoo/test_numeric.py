@@ -1,0 +1,176 @@
+"""Zoo graphs with random weights against PyTorch, written by hand here, at small sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from planner_core import zoo
+from planner_core.memory import plan_graph
+from runtime import compile_graph
+from tests.planner_core.zoo.numeric import noise, run, same, tensors
+
+torch.set_num_threads(1)
+W = dict[str, Tensor]
+
+
+def linear(w: W, name: str, x: Tensor) -> Tensor:
+    return F.linear(x, w[name + ".w"].T, w.get(name + ".b"))
+
+
+def heads(x: Tensor, n: int) -> Tensor:
+    return x.unflatten(-1, (n, -1)).transpose(1, 2)
+
+
+def merged(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)
+
+
+def norm(w: W, name: str, x: Tensor, eps: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], w[name + ".gamma"], w[name + ".beta"], eps)
+
+
+def bert(w: W, ids: Tensor, types: Tensor, layers: int, n: int) -> tuple[Tensor, Tensor]:
+    x = F.embedding(ids, w["embed.word"]) + F.embedding(types, w["embed.type"]) + w["embed.position"][: ids.shape[1]]
+    x = norm(w, "embed.norm", x, 1e-12)
+    for i in range(layers):
+        at = f"layers.{i}."
+        q, k, v = (heads(linear(w, at + p, x), n) for p in "qkv")
+        a = merged(F.scaled_dot_product_attention(q, k, v))
+        x = norm(w, at + "norm1", x + linear(w, at + "projected", a), 1e-12)
+        x = norm(w, at + "norm2", x + linear(w, at + "ffn2", F.gelu(linear(w, at + "ffn1", x))), 1e-12)
+    return x, torch.tanh(linear(w, "pooler", x[:, 0]))
+
+
+@pytest.mark.parametrize("name", ["bert-base", "minilm"])
+def test_bert(name: str) -> None:
+    g = zoo.build(name, layers=2, hidden=24, heads=4, ffn=40, vocab=50, seq=7, batch=2, positions=9)
+    rng = np.random.default_rng(0)
+    ids, types = rng.integers(0, 50, (2, 7)), rng.integers(0, 2, (2, 7))
+    got = run(g, input_ids=ids, token_type_ids=types)
+    for a, b in zip(got, bert(tensors(g), torch.tensor(ids), torch.tensor(types), 2, 4), strict=True):
+        same(a, b)
+
+
+def rotate(w: W, x: Tensor, start: int) -> Tensor:
+    """Rotary positions as complex numbers, from the definition: pairs (i, i + d/2)."""
+    half = x.shape[-1] // 2
+    angle = torch.arange(start, start + x.shape[2])[:, None] * 10000.0 ** (-torch.arange(half) / half)
+    z = torch.complex(x[..., :half].contiguous(), x[..., half:].contiguous()) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag], -1)
+
+
+def llama(w: W, tokens: Tensor, layers: int, n: int, kv: int) -> Tensor:
+    x = F.embedding(tokens, w["embed"])
+    for i in range(layers):
+        at = f"layers.{i}."
+        h = F.rms_norm(x, x.shape[-1:], w[at + "norm1.gamma"], 1e-5)
+        if at + "qkv.w" in w:
+            d = w[at + "qkv.w"].shape[1] // (n + 2 * kv)
+            q, k, v = linear(w, at + "qkv", h).split([n * d, kv * d, kv * d], -1)
+        else:
+            q, k, v = (linear(w, at + p, h) for p in "qkv")
+        q, k, v = rotate(w, heads(q, n), 0), rotate(w, heads(k, kv), 0), heads(v, kv)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + linear(w, at + "projected", merged(a))
+        h = F.rms_norm(x, x.shape[-1:], w[at + "norm2.gamma"], 1e-5)
+        x = x + linear(w, at + "down", F.silu(linear(w, at + "gate", h)) * linear(w, at + "up", h))
+    return linear(w, "head", F.rms_norm(x, x.shape[-1:], w["norm.gamma"], 1e-5))
+
+
+SMALL = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 48, "vocab": 40, "batch": 2}
+
+
+def _caches(g: object, fill: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    return {g[i].name: (fill or {}).get(g[i].name, np.zeros(g[i].shape.sizes, np.float32))  # type: ignore[index]
+            for i in g.inputs if g[i].name != "tokens"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["separate", "packed"])
+def test_llama_prefill_then_decode(packed: bool) -> None:
+    """Prefill gives PyTorch's logits; decoding the last token behind the others' cache gives the last row."""
+    tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
+    g = zoo.build("llama-prefill", seq=6, packed_qkv=packed, **SMALL)
+    got = run(g, tokens=tokens, **_caches(g))[0]
+    want = llama(tensors(g), torch.tensor(tokens), 2, 4, 2)
+    same(got, want)
+    last = zoo.build("llama-prefill", seq=6, packed_qkv=packed, last_only=True, cache=False, **SMALL)
+    same(run(last, tokens=tokens)[0], want[:, -1:])
+
+    rows = [n.id for n in g.nodes if n.op.name == "KvAppend"]
+    g.set_outputs(*rows)
+    filled = {g[r].name.replace("_all", "_cache"): a for r, a in zip(rows, run(g, tokens=tokens, **_caches(g)), strict=True)}
+    for a in filled.values():
+        a[:, 5] = np.nan  # the row that decoding must write
+    d = zoo.build("llama-decode", past=5, packed_qkv=packed, **SMALL)
+    same(run(d, tokens=tokens[:, 5:], **_caches(d, filled))[0], want[:, -1:])
+
+
+def test_resnet() -> None:
+    g = zoo.build("resnet50", size=32, width=4, blocks=2, classes=10, batch=2)
+    image = noise(2, 3, 32, 32)
+    got = run(g, image=image)[0]
+    w = tensors(g)
+
+    def conv(name: str, x: Tensor, stride: int) -> Tensor:
+        y = F.conv2d(x, w[name + ".w"], stride=stride, padding=w[name + ".w"].shape[-1] // 2)
+        return F.batch_norm(y, *(w[f"{name}.bn.{p}"] for p in ("mean", "var", "gamma", "beta")))
+
+    x = F.max_pool2d(F.relu(conv("stem", torch.tensor(image), 2)), 3, 2, 1)
+    for stage in range(4):
+        for i in range(2):
+            at, stride = f"stages.{stage}.{i}.", 2 if stage and not i else 1
+            y = conv(at + "c", F.relu(conv(at + "b", F.relu(conv(at + "a", x, 1)), stride)), 1)
+            x = F.relu(y + (x if i else conv(at + "short", x, stride)))
+    same(got, linear(w, "fc", x.mean((2, 3))))
+
+
+def test_hifigan() -> None:
+    g = zoo.build("hifigan", frames=3, channels=32, mels=5)
+    mel = noise(1, 5, 3)
+    got = run(g, mel=mel)[0]
+    w = tensors(g)
+
+    def conv(name: str, x: Tensor, dilation: int = 1) -> Tensor:
+        return F.conv1d(x, w[name + ".w"], w[name + ".b"], padding=dilation * (w[name + ".w"].shape[-1] - 1) // 2,
+                        dilation=dilation)
+
+    x = conv("pre", torch.tensor(mel))
+    for i, (rate, k) in enumerate([(8, 16), (8, 16), (2, 4), (2, 4)]):
+        x = F.conv_transpose1d(F.leaky_relu(x, 0.1), w[f"ups.{i}.w"][:, :, 0], w[f"ups.{i}.b"][:, 0], rate, (k - rate) // 2)
+        branches = []
+        for j in range(3):
+            y = x
+            for m, dilation in enumerate((1, 3, 5)):
+                h = conv(f"blocks.{i}.{j}.{m}.conv1", F.leaky_relu(y, 0.1), dilation)
+                y = y + conv(f"blocks.{i}.{j}.{m}.conv2", F.leaky_relu(h, 0.1))
+            branches.append(y)
+        x = sum(branches) / 3
+    want = torch.tanh(conv("post", F.leaky_relu(x)))
+    assert want.shape == (1, 1, 3 * 256)
+    same(got, want)
+
+
+def test_the_runtime_agrees_with_the_reference() -> None:
+    """The same graph on its planned arena."""
+    g = zoo.build("llama-prefill", seq=6, cache=False, **SMALL)
+    tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
+    want = run(g, tokens=tokens)[0]
+    compiled = compile_graph(g)
+    np.testing.assert_allclose(compiled.run({"tokens": tokens})["logits"], want, atol=1e-4)
+    assert plan_graph(g, compiled.plan.options).arena_size == compiled.plan.arena_size
+
+
+def test_weights_depend_on_seed_name_and_shape_alone() -> None:
+    a = zoo.random_weights(zoo.build("llama-prefill", seq=6, **SMALL), 3).weights
+    b = zoo.random_weights(zoo.build("llama-decode", past=5, **SMALL), 3).weights
+    assert a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+    c = zoo.random_weights(zoo.build("llama-prefill", seq=6, **SMALL), 4).weights
+    assert not any(np.array_equal(a[k], c[k]) for k in a if not k.startswith("rope."))
+    g = zoo.build("llama-decode", past=5, quant="q4_0", **SMALL)
+    kept = np.zeros(g.find("head.w").shape.sizes, np.uint8)
+    g.weights["head.w"] = kept
+    assert zoo.random_weights(g).weights["head.w"] is kept, "data that is there stays"
