@@ -1,5 +1,6 @@
 """The op declarations, one module a family; importing this package fills the registry."""
 
+from planner_core.ir.ops.adaln import AdaLayerNorm, GatedResidual
 from planner_core.ir.ops.attention import Attention, Rope, Softmax, SwiGLU
 from planner_core.ir.ops.boundary import Constant, Input, Param, Result
 from planner_core.ir.ops.control import Custom, If, Loop, Scan
@@ -30,6 +31,7 @@ from planner_core.ir.ops.norm import (
     RmsNorm,
 )
 from planner_core.ir.ops.reduce import ArgReduce, Cumsum, Reduce, TopK
+from planner_core.ir.ops.scan import SelectiveScan
 from planner_core.ir.ops.structure import (
     Cast,
     Concat,
@@ -44,11 +46,11 @@ from planner_core.ir.ops.structure import (
 )
 
 __all__ = [
-    "Activation", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
+    "Activation", "AdaLayerNorm", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
     "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
-    "Expand", "Fma", "FusedConvBiasAct", "Gather", "GatherElements", "GatherNd", "GlobalPool",
+    "Expand", "Fma", "FusedConvBiasAct", "GatedResidual", "Gather", "GatherElements", "GatherNd", "GlobalPool",
     "GroupedMatMul", "If", "Input", "KvAppend", "LayerNorm", "LayerNorm2d", "LayerNormBackwardGamma",
     "Loop", "MatMul", "Narrow", "Pad", "Param", "Pool2D", "Reduce", "Reshape", "ResizeNearest", "Result",
-    "Reverse", "RmsNorm", "Rope", "Scan", "ScatterAdd", "ScatterElements", "ScatterNd", "Slice", "Softmax",
+    "Reverse", "RmsNorm", "Rope", "Scan", "ScatterAdd", "ScatterElements", "ScatterNd", "SelectiveScan", "Slice", "Softmax",
     "SwiGLU", "TopK", "Transpose", "Where",
 ]

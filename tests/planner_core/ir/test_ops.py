@@ -31,6 +31,7 @@ def _body(*inputs: tuple[int, ...], flag: bool = False) -> Graph:
 # op -> a function that adds one to a graph
 EXAMPLES: dict[str, Callable[[Graph], int]] = {
     "Activation": lambda g: g.leaky_relu(g.input("x", (2, 3)), alpha=0.1),
+    "AdaLayerNorm": lambda g: g.ada_layer_norm(g.input("x", (2, 3, 4)), g.input("a", (2, 4)), g.input("b", (2, 4))),
     "ArgReduce": lambda g: g.argmax(g.input("x", (2, 3)), axis=-1, keepdims=True),
     "Attention": lambda g: g.attention(g.input("q", (1, 4, 16)), g.input("k", (1, 6, 8)), g.input("v", (1, 6, 8)),
                                        num_heads=4, head_dim=4, kv_heads=2, mask_kind="causal", softcap=5.0),
@@ -56,6 +57,7 @@ EXAMPLES: dict[str, Callable[[Graph], int]] = {
     "FusedConvBiasAct": lambda g: g.fused_conv_bias_act(
         g.input("x", (1, 4, 6, 6)), g.param("w", (6, 4, 3, 3)), g.param("b", (6,)), g.input("r", (1, 6, 6, 2)),
         activation="relu", **ONE),
+    "GatedResidual": lambda g: g.gated_residual(g.input("x", (2, 3, 4)), g.input("y", (2, 3, 4)), g.input("z", (2, 4))),
     "Gather": lambda g: g.gather(g.input("x", (4, 3)), g.constant([[0, 1], [2, -1]]), axis=0),
     "GatherElements": lambda g: g.gather_elements(g.input("x", (4, 3)), g.constant([[0, 1, 2]]), axis=0),
     "GatherNd": lambda g: g.gather_nd(g.input("x", (4, 3, 2)), g.constant([[0, 1], [2, -1]])),
@@ -88,6 +90,8 @@ EXAMPLES: dict[str, Callable[[Graph], int]] = {
     "ScatterElements": lambda g: g.scatter_elements(g.input("x", (4, 3)), g.constant([[0, 1, 2]]), g.input("u", (1, 3)), axis=0,
                                                     reduction="add"),
     "ScatterNd": lambda g: g.scatter_nd(g.input("x", (4, 3)), g.constant([[0], [2]]), g.input("u", (2, 3))),
+    "SelectiveScan": lambda g: g.selective_scan(g.input("x", (2, 5, 3)), g.input("d", (2, 5, 3)), g.param("a", (3, 4)),
+                                                g.input("b", (2, 5, 4)), g.input("c", (2, 5, 4))),
     "Slice": lambda g: g.slice(g.input("x", (6, 5)), axes=(0, 1), starts=(1, 4), stops=(6, -1), steps=(2, -1)),
     "Softmax": lambda g: g.softmax(g.input("x", (2, 3)), axis=0),
     "SwiGLU": lambda g: g.swi_g_l_u(g.input("x", (2, 6))),
@@ -204,6 +208,12 @@ ERRORS: list[tuple[str, Callable[[Graph], object], str]] = [
      "Attention with mask 'bias' got 0 mask operands"),
     ("heads", lambda g: g.attention(*[g.input(n, (1, 2, 4)) for n in "qkv"], num_heads=3, head_dim=2), r"wanted 3 heads × 2 \(bshd\)"),
     ("norm", lambda g: g.rms_norm(g.input("x", (2, 3)), g.param("g", (2,))), r"a norm over axis 1 of f32\[2, 3\] wants vectors of 3"),
+    ("modulation", lambda g: g.ada_layer_norm(g.input("x", (2, 3, 4)), g.input("a", (3, 4)), g.input("b", (2, 4))),
+     r"AdaLayerNorm: x f32\[2, 3, 4\] and modulation f32\[3, 4\]: wanted \[B, S, H\] and \[B, H\]"),
+    ("gated", lambda g: g.gated_residual(g.input("x", (2, 3, 4)), g.input("y", (2, 2, 4)), g.input("z", (2, 4))),
+     r"GatedResidual: x f32\[2, 3, 4\] and y f32\[2, 2, 4\] differ"),
+    ("scan", lambda g: g.selective_scan(*[g.input(n, (1, 2, 3)) for n in "xd"], g.param("a", (4, 5)),
+                                        *[g.input(n, (1, 2, 5)) for n in "bc"]), r"SelectiveScan: .* wanted \[B, S, D\] twice"),
     ("if", lambda g: g.add(If(Shape.of((3,)), _body((3,)), _body((3,))), g.input("c", (), BOOL)), "If body 'body' has 1 inputs for 0 captures"),
     ("unnamed input", lambda g: g.input("", (2,)), "Input %0 in 'graph' needs a name"),
     ("name taken", lambda g: (g.input("a", (2,)), g.param("a", (2,))), "Param 'a' in 'graph': the name is taken by %0"),
