@@ -58,14 +58,14 @@ def arena_width_policy(target: Target) -> ArenaWidthPolicy:
 def storage_dtype(policy: ArenaWidthPolicy, dtype: DType, is_param: bool) -> DType:
     """The stored element type: f32 where the policy widens, never narrower than ``dtype`` itself.
 
-    f8 counts as a half-width float: it follows the f16/bf16 column. Source: spec §5's table.
+    f8 is no half float: outside ``F32_UNIFORM`` it stays native. Source: spec §5's table.
     """
     if is_param or dtype.bits > 32 or policy is ArenaWidthPolicy.NATIVE:
         return dtype
     if policy is ArenaWidthPolicy.F32_UNIFORM:
         return DType.F32
     if dtype.is_float:
-        if policy is ArenaWidthPolicy.NATIVE_HALF_WIDENED and dtype.bits < 32:
+        if policy is ArenaWidthPolicy.NATIVE_HALF_WIDENED and dtype.is_half:
             return DType.F32
         if policy is ArenaWidthPolicy.NATIVE_BF16_WIDENED and dtype is DType.BF16:
             return DType.F32

@@ -29,7 +29,7 @@ TABLE = {
     P.HYBRID: {D.F64: 64, D.F32: 32, D.F16: 16, D.BF16: 16, D.I64: 64, D.I32: 32, D.I8: 32, D.I4: 32, D.U16: 32,
                D.BOOL: 32, D.C64: 64, D.F8E4M3: 8},
     P.NATIVE_HALF_WIDENED: {D.F64: 64, D.F32: 32, D.F16: 32, D.BF16: 32, D.I64: 64, D.I32: 32, D.I8: 8, D.I4: 4,
-                            D.U16: 16, D.BOOL: 8, D.C64: 64},
+                            D.U16: 16, D.BOOL: 8, D.C64: 64, D.F8E4M3: 8},
     P.NATIVE_BF16_WIDENED: {D.F64: 64, D.F32: 32, D.F16: 16, D.BF16: 32, D.I64: 64, D.I32: 32, D.I8: 8, D.I4: 4,
                             D.U16: 16, D.BOOL: 8, D.C64: 64, D.F8E4M3: 8},
 }
