@@ -3,11 +3,25 @@
 Weights are params without data: planning needs none, ``random_weights`` makes seeded ones to run.
 """
 
-from planner_core.zoo import bert, decoder, hifigan, llama, resnet
-from planner_core.zoo.registry import build, describe, names, zoo
+from planner_core.zoo import (
+    albert,
+    bert,
+    decoder,
+    dit,
+    hifigan,
+    llama,
+    mamba,
+    moe,
+    resnet,
+    sam,
+    training,
+    tts,
+    unet3d,
+)
+from planner_core.zoo.registry import build, describe, graphs_of, names, zoo
 from planner_core.zoo.weights import flops, param_count, random_weights
 
 __all__ = [
-    "bert", "build", "decoder", "describe", "flops", "hifigan", "llama", "names", "param_count", "random_weights", "resnet",
-    "zoo",
+    "albert", "bert", "build", "decoder", "describe", "dit", "flops", "graphs_of", "hifigan", "llama", "mamba", "moe",
+    "names", "param_count", "random_weights", "resnet", "sam", "training", "tts", "unet3d", "zoo",
 ]

@@ -52,7 +52,7 @@ def bert_base(layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 3
 
     Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2018): L=12, H=768, A=12, "110M".
     109,482,240 with the pooler, 108,891,648 without, neither counting the masked-word head. 22.5 GFLOPs at
-    128 tokens (Sun et al., "MobileBERT", 2020, table 4). No attention mask: one sequence of full length.
+    128 tokens (Sun et al., "MobileBERT", 2020). No attention mask: one sequence of full length.
     ``embed=False`` starts after the embedding, which makes the graph free of host indexing.
     """
     return _encoder("bert-base", layers, hidden, heads, ffn, vocab, seq, batch, positions, embed)

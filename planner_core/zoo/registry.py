@@ -5,21 +5,24 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 from planner_core.errors import GraphError
 from planner_core.ir import Graph
 
-__all__ = ["build", "describe", "names", "zoo"]
+__all__ = ["build", "describe", "graphs_of", "names", "zoo"]
 
-_ZOO: dict[str, Callable[..., Graph]] = {}
+Builder = Callable[..., Any]
+"""Makes a ``Graph``, or a pair of them: forward and backward."""
+
+_ZOO: dict[str, Builder] = {}
 
 
-def zoo(name: str) -> Callable[[Callable[..., Graph]], Callable[..., Graph]]:
+def zoo(name: str) -> Callable[[Builder], Builder]:
     """Register a builder: its docstring's first line is the description, its keyword parameters (all with
     defaults) are the model's. Fails at import without them, or when the name is taken."""
 
-    def declare(function: Callable[..., Graph]) -> Callable[..., Graph]:
+    def declare(function: Builder) -> Builder:
         if name in _ZOO:
             raise TypeError(f"zoo graph {name!r} is declared twice")
         if not function.__doc__:
@@ -38,7 +41,7 @@ def names() -> list[str]:
     return sorted(_ZOO)
 
 
-def _find(name: str) -> Callable[..., Graph]:
+def _find(name: str) -> Builder:
     if name not in _ZOO:
         near = difflib.get_close_matches(name, _ZOO, 1)
         raise GraphError(f"no zoo graph {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
@@ -54,11 +57,24 @@ def describe(name: str) -> str:
     return "\n".join([f"{name}: {first}", *params])
 
 
-def build(name: str, **params: Any) -> Graph:
-    """The graph of that name; ``GraphError`` lists what exists where a name or parameter doesn't."""
+@overload
+def build(name: Literal["matmul-train"], **params: Any) -> tuple[Graph, Graph]: ...
+@overload
+def build(name: str, **params: Any) -> Graph: ...
+def build(name: str, **params: Any) -> Any:
+    """The graph of that name (``matmul-train``: the pair, forward and backward).
+
+    ``GraphError`` lists what exists where a name or parameter doesn't.
+    """
     function = _find(name)
     known = inspect.signature(function).parameters
     unknown = sorted(params.keys() - known.keys())
     if unknown:
         raise GraphError(f"zoo graph {name!r} has no parameter {', '.join(unknown)}; it has: {', '.join(known)}")
     return function(**params)
+
+
+def graphs_of(name: str, **params: Any) -> tuple[Graph, ...]:
+    """``build``, always as a tuple: one graph, or forward and backward."""
+    made: Any = build(name, **params)
+    return made if isinstance(made, tuple) else (made,)

@@ -21,12 +21,16 @@ def _fill(n: Node, seed: int) -> Array:
         seq, half = sizes
         angle = np.arange(seq)[:, None] * 10000.0 ** (-np.arange(half) / half)
         return np.asarray(np.cos(angle) if n.name.endswith("cos") else np.sin(angle)).astype(dtype.numpy)
+    last = n.name.rsplit(".", 1)[-1]
     if dtype.is_int:
+        if last == "zero":  # u8 weights are centred
+            return np.full(sizes, 128, dtype.numpy)
         low, high = (0, 256) if dtype.text == "u8" else (-128, 128) if dtype.text == "i8" else (0, 8)
         return rng.integers(low, high, sizes).astype(dtype.numpy)
     values: Array = rng.standard_normal(sizes, dtype=np.float32)
-    last = n.name.rsplit(".", 1)[-1]
-    if last in ("gamma", "var", "scale"):
+    if last == "scale":  # of one 8-bit matrix: a step of its weights
+        return np.full(sizes, 1e-3, dtype.numpy)
+    if last in ("gamma", "var"):
         values = 1 + 0.1 * np.abs(values)
     elif len(sizes) <= 1:
         values *= 0.1

@@ -18,11 +18,18 @@ PARAMETERS = [
     ("llama-decode", {"quant": "q4_0"}, 6_738_415_616, "the same weights, packed"),
     # 3,212,749,824 with input and output embeddings tied: ours has a head of its own
     ("llama-prefill", {**LLAMA3_3B, "quant": "q4_k"}, 3_212_749_824 + 128256 * 3072, "Llama-3.2-3B's checkpoint"),
+    ("moe", {}, 46_702_792_704, "Mixtral-8x7B-v0.1's checkpoint (46.7 B, Jiang et al. 2024)"),
+    ("mamba", {}, 129_135_360, "mamba-130m's checkpoint"),
+    ("albert-onnx", {}, 11_683_584, "albert-base-v2's checkpoint with the pooler (12 M, Lan et al. 2019, table 1)"),
+    ("dit-block", {}, 675_000_000, "Peebles & Xie 2022: DiT-XL/2, 675 M"),
+    # the up-convolutions are nearest upsampling here
+    ("unet3d", {}, 19_069_955 - 2_752_512 - 896, "Çiçek et al. 2016: 19,069,955"),
 ]
 
 FLOPS = [
-    ("bert-base", {}, 22.5e9, "Sun et al., MobileBERT, 2020, table 4: 22.5 B at 128 tokens"),
+    ("bert-base", {}, 22.5e9, "Sun et al., MobileBERT, 2020: 22.5 B at 128 tokens"),
     ("resnet50", {}, 2 * 4.09e9, "torchvision's metadata: 4.09 G multiply-adds at 224²"),
+    ("dit-block", {}, 2 * 118.64e9, "Peebles & Xie 2022: DiT-XL/2, 118.64 G multiply-adds"),
     # 2·N per token, less the embedding that is looked up, plus attention 4·hidden·keys a layer
     ("llama-decode", {"past": 0}, 2 * (6_738_415_616 - 32000 * 4096), "Kaplan et al. 2020: 2 N a token"),
 ]
