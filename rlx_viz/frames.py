@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from planner_core.zoo import SweepRow
 from rlx_viz.columns import ColumnDocument
 
-__all__ = ["summary_dict", "tensors_frame"]
+__all__ = ["summary_dict", "sweep_frame", "tensors_frame"]
 
 
 def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
@@ -66,3 +68,13 @@ def summary_dict(doc: ColumnDocument) -> dict[str, Any]:
         "options": {o["name"]: o["value"] for o in meta["options"]},
         "footer": meta["footer"],
     }
+
+
+def sweep_frame(rows: Sequence[SweepRow]) -> pd.DataFrame:
+    """One row a size: a column for each swept name, then ``arena``, ``bound`` and ``allocate`` in bytes."""
+    if not rows:
+        return pd.DataFrame(columns=["arena", "bound", "allocate"], dtype="int64")
+    frame = pd.DataFrame([dict(r.binding) for r in rows])
+    for name in ("arena", "bound", "allocate"):
+        frame[name] = pd.Series([getattr(r, name) for r in rows], dtype="int64")
+    return frame

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from planner_core.errors import GraphError
 from planner_core.ir import Graph
 
-__all__ = ["build", "describe", "graphs_of", "names", "zoo"]
+__all__ = ["build", "describe", "graphs_of", "names", "require_name", "zoo"]
 
 Builder = Callable[..., Any]
 """Makes a ``Graph``, or a pair of them: forward and backward."""
@@ -41,7 +41,8 @@ def names() -> list[str]:
     return sorted(_ZOO)
 
 
-def _find(name: str) -> Builder:
+def require_name(name: str) -> Builder:
+    """The builder of that name; ``GraphError`` lists what exists."""
     if name not in _ZOO:
         near = difflib.get_close_matches(name, _ZOO, 1)
         raise GraphError(f"no zoo graph {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
@@ -51,7 +52,7 @@ def _find(name: str) -> Builder:
 
 def describe(name: str) -> str:
     """What the graph is, then one line a parameter with its default."""
-    function = _find(name)
+    function = require_name(name)
     first = inspect.cleandoc(function.__doc__ or "").splitlines()[0]
     params = [f"  {p.name} = {p.default!r}" for p in inspect.signature(function).parameters.values()]
     return "\n".join([f"{name}: {first}", *params])
@@ -66,7 +67,7 @@ def build(name: str, **params: Any) -> Any:
 
     ``GraphError`` lists what exists where a name or parameter doesn't.
     """
-    function = _find(name)
+    function = require_name(name)
     known = inspect.signature(function).parameters
     unknown = sorted(params.keys() - known.keys())
     if unknown:

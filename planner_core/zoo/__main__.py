@@ -1,0 +1,21 @@
+"""``python -m planner_core.zoo [model…]``: print the zoo's table."""
+
+from __future__ import annotations
+
+import sys
+
+from planner_core.errors import GraphError
+from planner_core.zoo.table import markdown, table
+
+
+def main(argv: list[str]) -> int:
+    try:
+        print(markdown(table(argv)))
+    except GraphError as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

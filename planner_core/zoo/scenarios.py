@@ -1,0 +1,143 @@
+"""Owns the zoo's scenarios: plan options, by name, that tell what a model is there to show.
+
+Scenarios of one model are meant to be compared: same model, a few options apart. ``plan`` names every option
+that matters, so it says the same over any preset: ``PlanOptions().replace(**s.plan)`` here, or
+``rlx_viz.compile(s.build(), **s.plan)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner_core.ir import Graph
+from planner_core.memory import ArenaWidthPolicy, PlanOptions
+from planner_core.zoo.registry import graphs_of, names, require_name
+
+__all__ = ["Scenario", "scenarios"]
+
+LLAMA_3B = {"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn": 8192, "vocab": 128256}
+"""Llama-3.2-3B's sizes (Meta 2024): 28 layers, grouped queries."""
+PROMPT_8K = {**LLAMA_3B, "seq": 8192, "quant": "q4_k", "packed_qkv": True, "last_only": True, "embed": False}
+
+PINNED: dict[str, Any] = {"pin_output_ancestors": True, "dequant_host_fallback": True, "separate_weights": False}
+REUSED: dict[str, Any] = {"pin_output_ancestors": False, "dequant_host_fallback": False, "separate_weights": False}
+NATIVE = {**REUSED, "width_policy": ArenaWidthPolicy.NATIVE}
+WIDENED = {**REUSED, "width_policy": ArenaWidthPolicy.NATIVE_HALF_WIDENED}
+UNIFORM = {**REUSED, "width_policy": ArenaWidthPolicy.F32_UNIFORM}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``model`` built with ``params``, planned with ``plan``; ``story`` says in a sentence what to look at."""
+
+    model: str
+    name: str
+    story: str
+    plan: Mapping[str, Any]
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graph, or forward and backward."""
+        return graphs_of(self.model, **self.params)
+
+    def build(self) -> Graph:
+        """The graph; of a training pair, the forward one."""
+        return self.graphs()[0]
+
+    def options(self) -> PlanOptions:
+        """``plan`` over the plain defaults; the environment is not read."""
+        return PlanOptions().replace(**self.plan)
+
+
+Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any]]
+
+_PAIR: list[Entry] = [
+    ("pinned", "Everything an output was computed from stays alive to the end.", PINNED, {}),
+    ("reused", "A tensor's bytes are free after its last read.", REUSED, {}),
+]
+_ENCODER: list[Entry] = [
+    ("host-gathers", "The embedding's gathers may run on the host, so every ancestor of the output is kept.", PINNED, {}),
+    ("reused", "With commands in order a layer's tensors make room for the next layer's.", REUSED, {}),
+    ("weights-apart", "Weights in a region of their own: the arena holds activations alone.",
+     {**REUSED, "separate_weights": True}, {}),
+]
+_HALF: list[Entry] = [
+    ("half-native", "All floats in 16 bits: half the bytes of f32.", NATIVE, {"quant": "f16"}),
+    ("half-widened", "Half-float activations stored in 32 bits; caches, and what appends to them, stay native.", WIDENED,
+     {"quant": "f16"}),
+    ("half-uniform", "Four bytes for every activation: the caches double too.", UNIFORM, {"quant": "f16"}),
+]
+_STORIES: dict[str, list[Entry]] = {
+    "decoder-stack": _PAIR,
+    "bert-base": _ENCODER,
+    "minilm": _ENCODER,
+    "resnet50": [*_PAIR, ("no-reuse", "Every buffer has bytes of its own: what reuse starts from.",
+                          {**REUSED, "arena_no_reuse": True}, {})],
+    "hifigan": [
+        ("pinned", "The vocoder with all ancestors of the waveform pinned: ~5 GB for 10 s of speech.", PINNED, {}),
+        ("reused", "The same graph with a handful of stage tensors alive at a time.", REUSED, {}),
+    ],
+    "llama-prefill": [
+        ("packed-8k-pinned", "8,192 tokens through packed QKV and dequant matmuls that a host might run: every "
+         "activation is kept.", PINNED, PROMPT_8K),
+        ("packed-8k-reused", "The same prompt in order: packed weights, caches and a few activations.", REUSED, PROMPT_8K),
+        *_HALF,
+    ],
+    "llama-decode": [
+        ("pinned", "One token's activations are small: pinning them costs little beside weights and cache.", PINNED, {}),
+        ("quantised", "Four-bit weights in place of f32: now the cache is a third of the arena.", REUSED, {"quant": "q4_0"}),
+        *_HALF,
+    ],
+    "moe": [
+        ("dead-copies", "Each transposed bank is a second copy that lives to the end: 1.88 GB, three a layer.",
+         {**REUSED, "elide_bank_transposes": False}, {}),
+        ("elided", "The grouped matmul reads the bank as stored: the copies are gone.",
+         {**REUSED, "elide_bank_transposes": True}, {}),
+        ("small-m", "One token makes two rows: few enough for a kernel that folds only small reads.",
+         {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}, {}),
+        ("prompt-small-m", "64 tokens make 128 rows: that kernel folds nothing, and the copies are back.",
+         {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}, {"seq": 64}),
+    ],
+    "unet3d": [
+        *_PAIR,
+        ("folds", "Room for convs that absorb their leaky ReLU and read through concat and upsample.",
+         {**REUSED, "fold_conv3d_epilogue": True}, {}),
+    ],
+    "albert-onnx": [
+        ("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", REUSED, {}),
+        ("kernels", "The same products as ordinary ops: layers share bytes, but each use makes an f32 copy of its weight, "
+         "a static pack that stays.", REUSED, {"kernels": True}),
+    ],
+    "tts-duration": [
+        ("int64-output", "One int64 output among the results: the plan reuses nothing at all.", NATIVE, {}),
+        ("weights-apart", "Still nothing is reused; the region of activations alone shows what that costs.",
+         {**NATIVE, "separate_weights": True}, {}),
+    ],
+    "sam-attention": [
+        *_PAIR,
+        ("host-structure", "Everything that transposes and slices touch is kept for the host: the scores, block by block.",
+         {**REUSED, "pin_host_structure": True}, {}),
+    ],
+    "dit-block": [*_PAIR, ("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.",
+                           {**REUSED, "separate_weights": True}, {})],
+    "mamba": [*_PAIR, ("embeddings-apart", "From hidden states: no gather, no logits, no transposed table.", REUSED,
+                       {"embed": False})],
+    "matmul-train": [
+        ("own-weights", "Forward and backward each hold the weight.", REUSED, {}),
+        ("shared-weights", "Params outside the plan: the backward finds the weight where the forward put it.",
+         {**REUSED, "allocate_params": False}, {}),
+    ],
+}
+
+
+def scenarios(name: str) -> tuple[Scenario, ...]:
+    """The model's scenarios in reading order; ``GraphError`` for an unknown model."""
+    require_name(name)
+    return tuple(Scenario(name, *entry) for entry in _STORIES.get(name, _PAIR))
+
+
+_stray = _STORIES.keys() - set(names())
+if _stray:
+    raise TypeError(f"scenarios for models that are not in the zoo: {sorted(_stray)}")
