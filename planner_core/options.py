@@ -64,7 +64,7 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
         import difflib
 
         near = difflib.get_close_matches(name, fields, 1)
-        raise PlanError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        raise PlanError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
                         + f" Options: {', '.join(fields)}")
     default: Any = fields[name].default
     info = next(o for o in options_of(cls) if o.name == name)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner_core.errors import RlxError
 from planner_core.ir import Graph
 
 # These modules are imported here so that the functions of the same names win over them as attributes.
@@ -25,42 +26,56 @@ __all__ = ["__version__", "compile", "explore", "report", "snapshot"]
 
 
 def compile(  # the name users look for
-    model: str | Path | Graph | Compilation,
+    model: str | Path | Graph | Compilation | Any,
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     **plan_options: Any,
 ) -> Compilation:
-    """A model (file, graph, or compilation to change) planned for a target with the given plan options.
+    """A model (file, ONNX model in memory, graph, or compilation to change) planned for a target (default: cpu, or
+    the compilation's own) with the given plan options. A compilation's dims are bound already.
 
     Errors: ``ImportModelError`` for a file that can't be read, ``UnboundDimError`` for dims without a value,
     ``PlanError`` for an option that doesn't exist or a plan that can't be made.
     """
     if isinstance(model, Compilation):
-        return model.with_options(**plan_options)
-    if isinstance(model, Graph):
+        if dims or shapes:
+            raise RlxError("a Compilation has its dims bound; compile the graph or the file again with other ones")
+        if target is None:
+            return model.with_options(**plan_options)
+        graph = model.source
+    elif isinstance(model, Graph):
+        if shapes:
+            raise RlxError("shapes= is for files; bind a graph's symbols with dims=")
         graph = model.bind(dims) if dims else model
-    else:
+    elif isinstance(model, (str, Path)):
         from planner_core.importers import load_model
 
         graph = load_model(model, dims=dims, shapes=shapes)
-    compilation = compile_graph(graph, CompileOptions.for_target(target, graph))
+    elif hasattr(model, "SerializeToString"):
+        from planner_core.importers import import_onnx
+
+        graph = import_onnx(model, dims=dims, shapes=shapes)
+    else:
+        raise RlxError(f"can't compile a {type(model).__name__}; wanted a path, an onnx.ModelProto, a Graph or a "
+                       "Compilation")
+    compilation = compile_graph(graph, CompileOptions.for_target(target or "cpu", graph))
     return compilation.with_options(**plan_options) if plan_options else compilation
 
 
-def _name(model: str | Path | Graph | Compilation) -> str:
+def _name(model: str | Path | Graph | Compilation | Any) -> str:
     return Path(model).name if isinstance(model, (str, Path)) else ""
 
 
-def report(model: str | Path | Graph | Compilation, path: str | Path, *, redact: bool = False, **kw: Any) -> Path:
+def report(model: str | Path | Graph | Compilation | Any, path: str | Path, *, redact: bool = False, **kw: Any) -> Path:
     """Write the self-contained HTML report of a model (arguments as for ``compile``) and return its path."""
     compilation = compile(model, **kw)
     doc = snapshot(compilation, name=_name(model), redact=redact)
     return write_report(doc, path, title=doc.meta["model"]["name"])
 
 
-def explore(model: str | Path | Graph | Compilation, **kw: Any) -> Explorer:
+def explore(model: str | Path | Graph | Compilation | Any, **kw: Any) -> Explorer:
     """The live explorer, for a notebook cell's last line (arguments as for ``compile``).
 
     Toggling an option there plans again and redraws; ``explorer.selection`` is the selected tensor.

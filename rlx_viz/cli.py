@@ -35,11 +35,13 @@ class UsageError(RlxError):
 
 
 def _pairs(items: list[str], flag: str, example: str) -> dict[str, str]:
-    out = {}
+    out: dict[str, str] = {}
     for item in items:
         name, eq, value = item.rpartition("=")
         if not eq or not name or not value:
             raise UsageError(f"{flag} {item}: wanted NAME=VALUE, such as {flag} {example}")
+        if name in out:
+            raise UsageError(f"{flag} {name} is given twice: {out[name]} and {value}; keep one")
         out[name] = value
     return out
 
@@ -48,12 +50,12 @@ def _int(text: str, flag: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{flag}: got {text!r}, wanted an integer") from None
+        raise UsageError(f"{flag}: got {text!r}, wanted an integer, as in --dim batch=1 --shape x=1,3,48,192") from None
 
 
 def _load(model: str, dim: list[str], shape: list[str], sets: list[str], target: str) -> Any:
     dims = {k: _int(v, f"--dim {k}") for k, v in _pairs(dim, "--dim", "batch=1").items()}
-    shapes = {k: [_int(x, f"--shape {k}") for x in v.split(",")]
+    shapes = {k: [_int(x, f"--shape {k}={v}") for x in v.split(",")]
               for k, v in _pairs(shape, "--shape", "x=1,3,48,192").items()}
     options = _pairs(sets, "--set", "arena_no_reuse=true")
     return rlx_viz.compile(model, dims=dims, shapes=shapes, target=target, **options)
@@ -91,7 +93,7 @@ def summary_text(doc: Any) -> str:
     out += [f"  note: {n}" for n in meta["notes"]]
     changed = [o for o in meta["options"] if o["changed"]]
     if changed:
-        out.append("  changed: " + ", ".join(f"{o['name']}={o['value']}" for o in changed))
+        out.append("  changed: " + ", ".join(f"{o['name']}={str(o['value']).lower()}" for o in changed))
     return "\n".join(out)
 
 
@@ -113,6 +115,8 @@ def plan(
     from rlx_viz.frames import summary_dict, tensors_frame
     from rlx_viz.snapshot import snapshot
 
+    if as_json == as_csv == "-":
+        raise UsageError("--json - and --csv - would mix on standard output; give one of them a file")
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=_command("plan", model, dim, shape, sets, target), redact=redact)
@@ -134,6 +138,8 @@ def report(
     from rlx_viz.report import write_report
     from rlx_viz.snapshot import snapshot
 
+    if out == "-":
+        raise UsageError("a report is a page with its data: give --out a file name")
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=_command("report", model, dim, shape, sets, target), redact=redact)
@@ -181,7 +187,8 @@ def _read_npz(path: str) -> dict[str, Any]:
                                  "(numpy.savez(path, name=array))")
             return {k: data[k] for k in data.files}
     except (OSError, ValueError, zipfile.BadZipFile) as e:
-        raise UsageError(f"--inputs {path}: {e}; wanted an .npz (numpy.savez(path, name=array))") from e
+        what = e.strerror if isinstance(e, OSError) and e.strerror else "not an .npz file"
+        raise UsageError(f"--inputs {path}: {what}; wanted an .npz (numpy.savez(path, name=array))") from e
 
 
 def _random_inputs(graph: Any, seed: int) -> dict[str, Any]:
@@ -199,12 +206,15 @@ def _random_inputs(graph: Any, seed: int) -> dict[str, Any]:
 
 
 @app.command()
-def options() -> None:
-    """List every plan option with its default and meaning."""
+def options(target: TargetOption = "cpu") -> None:
+    """List every plan option with its default for a target, and its meaning."""
+    start = PlanOptions.for_target(target, environ={})
     for o in options_of(PlanOptions):
+        value = getattr(start, o.name)
+        default = str(getattr(value, "value", value)).lower()
         choices = f" [{', '.join(o.choices)}]" if o.choices else ""
         env = f" (env {o.env})" if o.env else ""
-        typer.echo(f"{o.name}={str(o.default).lower() if o.type == 'bool' else o.default}{choices}{env}\n    {o.help}")
+        typer.echo(f"{o.name}={default}{choices}{env}\n    {o.help}")
 
 
 @app.command()
@@ -224,6 +234,14 @@ def demo(
     path = write_report(doc, out, title=doc.meta["model"]["name"])
     typer.echo(summary_text(doc))
     typer.echo(f"  imported, planned and lowered in {seconds:.2f} s")
+    import numpy as np
+
+    page = np.frombuffer(b"# A page of text\n\nNothing special: words, and a list.\n\n- one\n- two\n" * 40, np.uint8)
+    block = np.concatenate([page[:1024], page[-1024:]]).astype(np.int32)[None]
+    start = time.perf_counter()
+    (scores,) = compilation.run({"bytes": block}, sanitize=True).values()
+    typer.echo(f"  ran on the planned arena, free bytes poisoned, in {(time.perf_counter() - start) * 1e3:.0f} ms: "
+               f"label {int(scores[0].argmax())} at {float(scores.max()):.2f}")
     typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)}) - open it in any browser, no network needed")
 
 
@@ -234,12 +252,18 @@ def main() -> None:
     except RlxError as e:
         sys.stderr.write(f"error: {e}\n")
         sys.exit(1)
+    except MemoryError as e:
+        sys.stderr.write(f"error: not enough memory: {e}; `rlx-viz plan` shows what the model needs\n")
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(0)
+    except OSError as e:
+        sys.stderr.write(f"error: {e.filename or ''}: {e.strerror or e}\n")
+        sys.exit(1)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except typer.Exit as e:
         sys.exit(e.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)
     except Exception as e:
         if hasattr(e, "show"):  # click's usage errors print themselves
             e.show()

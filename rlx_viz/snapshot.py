@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from planner_core.ir import Graph
+from planner_core.ir import Graph, Shape
 from planner_core.memory import (
     ARENA,
     NO_SLOT,
@@ -42,7 +42,8 @@ def snapshot(compilation: Compilation, *, name: str = "", command: str = "", red
     """
     graph, plan = compilation.legal, compilation.plan
     strings = StringTable()
-    meta = _meta(compilation, name, command, redact)
+    names = _Names(redact)
+    meta = _meta(compilation, name, command, names)
     families = meta["families"]
     facts = facts_of(graph)
     count = len(graph)
@@ -59,12 +60,11 @@ def snapshot(compilation: Compilation, *, name: str = "", command: str = "", red
     static = np.asarray([is_static_weight_tensor(graph, i) for i in range(count)], dtype=bool)
     flags[static] |= STATIC_FLAG
     has = plan.space != NO_SLOT
-    names = _Names(redact)
     u4 = np.uint32
     tensors = {
         "name": strings.intern_all(names.name(n.id, n.label) for n in graph.nodes),
-        "op": strings.intern_all(n.op.detail for n in graph.nodes),
-        "shape": strings.intern_all(str(n.shape) for n in graph.nodes),
+        "op": strings.intern_all(names.op(n.op.detail) for n in graph.nodes),
+        "shape": strings.intern_all(names.shape(n.shape) for n in graph.nodes),
         "source": strings.intern_all(names.source("; ".join(map(str, n.source))) for n in graph.nodes),
         "dtype": facts.dtype.astype(np.uint8),
         "kind": kind,
@@ -95,15 +95,30 @@ def snapshot(compilation: Compilation, *, name: str = "", command: str = "", red
 @dataclasses.dataclass(slots=True)
 class _Names:
     redact: bool
-    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    tokens: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
     def name(self, node: int, label: str) -> str:
         return f"t{node}" if self.redact else label
 
+    def op(self, detail: str) -> str:
+        """Ops of ONNX's own domain are public; another domain's name may say whose model it is."""
+        public = "." not in detail or (detail.startswith("onnx.") and detail.count(".") == 1)
+        return detail if not self.redact or public else self.token("custom", detail)
+
+    def token(self, kind: str, text: str) -> str:
+        return self.tokens.setdefault((kind, text), f"{kind}{len(self.tokens)}")
+
+    def shape(self, shape: Shape) -> str:
+        return f"{shape.dtype}[{self.dims(shape)}]"
+
+    def dims(self, shape: Shape) -> str:
+        """The extents; redacted, a symbol's name gives way to its value or to "?"."""
+        return ", ".join(str(d if not self.redact else "?" if d.value is None else d.value) for d in shape.dims)
+
     def source(self, text: str) -> str:
         if not self.redact or not text:
             return text
-        return self.sources.setdefault(text, f"s{len(self.sources)}")
+        return self.token("s", text)
 
 
 def _occupancy(compilation: Compilation, static: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -123,12 +138,12 @@ def _occupancy(compilation: Compilation, static: np.ndarray[Any, Any]) -> dict[s
 
 
 def _tensor_rows(graph: Graph, nodes: list[int], labels: list[str], names: _Names) -> list[dict[str, Any]]:
-    return [{"name": names.name(i, label), "shape": "[" + ", ".join(map(str, graph[i].shape.dims)) + "]",
+    return [{"name": names.name(i, label), "shape": f"[{names.dims(graph[i].shape)}]",
              "dtype": str(graph[i].dtype)} for i, label in zip(nodes, labels, strict=True)]
 
 
-def _meta(c: Compilation, name: str, command: str, redact: bool) -> dict[str, Any]:
-    graph, plan, names = c.legal, c.plan, _Names(redact)
+def _meta(c: Compilation, name: str, command: str, names: _Names) -> dict[str, Any]:
+    graph, plan, redact = c.legal, c.plan, names.redact
     h = headline(plan, c.commands.scratch_bytes)
     numbers = {f.name: getattr(h, f.name) for f in dataclasses.fields(h) if f.name != "unknown"}
     unknown = np.flatnonzero(plan.unknown).tolist()
@@ -138,7 +153,8 @@ def _meta(c: Compilation, name: str, command: str, redact: bool) -> dict[str, An
     unsupported: dict[str, int] = {}
     for n in graph.nodes:
         if n.op.name == "Custom":
-            unsupported[n.op.detail] = unsupported.get(n.op.detail, 0) + 1
+            op = names.op(n.op.detail)
+            unsupported[op] = unsupported.get(op, 0) + 1
     model_hash = c.source.content_hash
     defaults = c.default_plan_options
     options = [
@@ -150,7 +166,7 @@ def _meta(c: Compilation, name: str, command: str, redact: bool) -> dict[str, An
     changed = [f"{o['name']}={str(o['value']).lower()}" for o in options if o["changed"]]
     read = [f"{k}={v}" for k, v in plan.options.env]
     return {
-        "model": {"name": "model" if redact else name or graph.name, "hash": model_hash, "nodes": len(graph),
+        "model": {"name": "model" if redact else name or _default_name(graph), "hash": model_hash, "nodes": len(graph),
                   "inputs": _tensor_rows(graph, graph.inputs, [graph[i].name for i in graph.inputs], names),
                   "outputs": _tensor_rows(graph, graph.outputs, graph.output_names, names)},
         "headline": head,
@@ -162,11 +178,18 @@ def _meta(c: Compilation, name: str, command: str, redact: bool) -> dict[str, An
         "families": sorted({n.op.family for n in graph.nodes}),
         "options": options,
         "unsupported": dict(sorted(unsupported.items())),
-        "notes": [] if redact else list(c.source.notes),
+        "notes": [f"Importer's notes withheld (they name tensors and dims): {len(c.source.notes)}"]
+        if redact and c.source.notes else list(c.source.notes),
         "footer": {"model_hash": model_hash, "version": VERSION,
                    "options": ", ".join([f"target={c.options.target.value}", *changed, *read]),
                    "command": "" if redact else command},
     }
+
+
+def _default_name(graph: Graph) -> str:
+    """The file a graph came from, or its own name."""
+    files = (s.file for n in graph.nodes for s in n.source if s.file)
+    return next(files, graph.name)
 
 
 def _plain(v: Any) -> Any:

@@ -26,7 +26,12 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise RlxError(f"can't write {path}: folder {path.parent} does not exist; create it first")
-    handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    if path.is_dir():
+        raise RlxError(f"can't write {path}: it is a folder; give the name of a file")
+    try:
+        handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    except OSError as e:
+        raise RlxError(f"can't write {path}: {e.strerror or e}") from e
     try:
         with os.fdopen(handle, "wb") as f:
             f.write(data)

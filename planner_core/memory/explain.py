@@ -51,7 +51,7 @@ class PeakTensor:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """``nbytes`` live at ``step`` (sizes rounded up to the alignment, guards counted) and the residents."""
+    """``nbytes`` live at ``step``, the sum of the residents' sizes (guards and alignment left out)."""
 
     step: int
     nbytes: int
@@ -146,9 +146,9 @@ def last_rule(plan: MemoryPlan) -> I64:
 
 
 def live_curve(plan: MemoryPlan, ids: I64 | None = None) -> I64:
-    """Arena bytes live at each step ``0..last_step``: size + guard of each buffer, rounded to the alignment."""
+    """Bytes of tensors live in the arena at each step ``0..last_step``: their slots' sizes, guards left out."""
     ids = plan.buffers(ARENA) if ids is None else ids
-    weight = align_up(plan.size[ids] + plan.guard[ids], plan.options.alignment)
+    weight = plan.size[ids]
     steps = plan.last_step + 1
     delta = np.zeros(steps + 1, dtype=np.int64)
     np.add.at(delta, plan.birth[ids], weight)
@@ -184,8 +184,8 @@ def naive_bytes(plan: MemoryPlan) -> int:
 class Headline:
     """The numbers at the top, in bytes. ``allocate = weights + activations + scratch + padding`` exactly.
 
-    weights: params' own bytes. activations: most bytes of other tensors live at once (all of them where
-    nothing is reused). scratch: what kernels and control-flow bodies need beside. padding: the rest of both
+    weights: params' own bytes. activations: most bytes of other tensors live at one
+    step. scratch: what kernels and control-flow bodies need beside. padding: the rest of both
     regions (alignment, guards, gaps). naive: the arena with nothing reused; saved: naive - arena.
     ``unknown`` tensors have sizes that nobody knows before the run: totals are then "at least".
     """
@@ -211,10 +211,7 @@ def headline(plan: MemoryPlan, scratch: int = 0) -> Headline:
     is_param = facts_of(graph).boundary == PARAM
     weights = int(plan.size[own & is_param & (plan.space != NO_SLOT)].sum())
     rest = np.flatnonzero(own & ~is_param & (plan.space == ARENA))
-    delta = np.zeros(plan.last_step + 2, dtype=np.int64)
-    np.add.at(delta, plan.birth[rest], plan.size[rest])
-    np.add.at(delta, plan.death[rest] + 1, -plan.size[rest])
-    activations = int(plan.size[rest].sum() if plan.no_reuse else np.cumsum(delta).max(initial=0))
+    activations = int(live_curve(plan, rest).max(initial=0))
     extra = max(scratch, plan.scratch_size)
     regions = plan.arena_size + plan.weights_size
     naive = naive_bytes(plan)
@@ -232,10 +229,11 @@ def _need_graph(plan: MemoryPlan) -> Graph:
 
 def savings(plan: MemoryPlan) -> list[Saving]:
     """Arena + weights from "every tensor its own bytes, views too" to this plan, one change at a time, in a
-    fixed order: views, reuse, width policy, elided transposes, then each option that differs from its
-    default. The deltas sum exactly to ``plan total - start``."""
+    fixed order: views, reuse, width policy, elided transposes, then each option that this plan sets. The start
+    keeps nothing alive longer than its reads, so that reuse gets its credit and a pin shows what it costs. The deltas sum exactly to ``plan total - start``."""
     graph, final = _need_graph(plan), plan.options
     now = PlanOptions(arena_no_reuse=True, alignment=final.alignment)
+    now = now.replace(**{o.name: False for o in options_of(PlanOptions) if o.group == "liveness"})
     start = plan_graph(graph, now, own_views=True)
     out = [Saving("every tensor its own bytes", 0, start.arena_size + start.weights_size)]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planner_core.errors import PlanError
 from planner_core.ir import DType, Graph, Node, NodeId
 from planner_core.ir.ops import Narrow
 
@@ -18,6 +19,8 @@ __all__ = ["GraphFacts", "collect_view_aliases", "facts_of", "is_pure_view", "is
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+MOST_ELEMENTS = 1 << 56
+"""So that bytes, and their sums over any graph that fits in memory, stay within 64 bits."""
 NOT_BOUNDARY, INPUT, PARAM, CONSTANT = 0, 1, 2, 3
 _BOUNDARY = {"Input": INPUT, "Param": PARAM, "Constant": CONSTANT}
 DTYPES = list(DType)
@@ -94,6 +97,9 @@ def facts_of(graph: Graph) -> GraphFacts:
                 total = -1 if shape.is_unknown else shape.numel  # numel raises and names the unbound dim
                 break
             total *= d.value
+        if total > MOST_ELEMENTS:
+            raise PlanError(f"{n.op.name} {n.label} has shape {shape}: {total} elements are more than a plan can "
+                            f"count ({MOST_ELEMENTS}); check its dims")
         elements[i] = total
         if name == "Result":
             results.append(i)

@@ -71,7 +71,7 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         a = self.alignment
-        if a < 1 or a & (a - 1):
+        if type(a) is not int or a < 1 or a & (a - 1):
             raise PlanError(f"alignment {a!r}: wanted a power of two, such as 1, 64 or 4096")
         if not isinstance(self.width_policy, ArenaWidthPolicy):
             raise PlanError(f"width_policy {self.width_policy!r}: wanted an ArenaWidthPolicy")

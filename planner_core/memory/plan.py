@@ -127,8 +127,9 @@ class MemoryPlan:
 
     @property
     def is_optimal(self) -> bool:
-        """The arena is as small as its lower bound: certified optimal for these live ranges."""
-        return self.arena_size == self.lower_bound
+        """The arena is as small as its lower bound: certified optimal for these live ranges. Never said of a
+        plan with tensors of unknown size."""
+        return self.arena_size == self.lower_bound and not bool(self.unknown.any())
 
     @property
     def total_unshared_bytes(self) -> int:
@@ -155,17 +156,26 @@ class MemoryPlan:
 
     # --- explanations (explain.py) ----------------------------------------------------------------
 
-    def why_alive(self, node: NodeId) -> list[AliveReason]:
-        """Every reason for the ends of a node's live range."""
+    def _node(self, node: NodeId | str) -> NodeId:
+        if isinstance(node, str):
+            if self.graph is None:
+                raise PlanError("names need the plan's graph; load it with MemoryPlan.from_json(text, graph=…)")
+            return self.graph.find(node).id
+        if not 0 <= node < len(self.birth):
+            raise PlanError(f"node {node} is not in this plan; wanted 0 to {len(self.birth) - 1}, or a name")
+        return node
+
+    def why_alive(self, node: NodeId | str) -> list[AliveReason]:
+        """Every reason for the ends of the live range of a node (id or name)."""
         from planner_core.memory.explain import why_alive
 
-        return why_alive(self, node)
+        return why_alive(self, self._node(node))
 
-    def why_here(self, node: NodeId) -> list[HereReason]:
+    def why_here(self, node: NodeId | str) -> list[HereReason]:
         """The earlier-placed, simultaneously live buffers that kept a slot from lower offsets."""
         from planner_core.memory.explain import why_here
 
-        return why_here(self, node)
+        return why_here(self, self._node(node))
 
     def peak(self) -> Peak:
         """The step with most live bytes, and every tensor live there, largest first."""

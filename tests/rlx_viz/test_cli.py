@@ -105,6 +105,12 @@ def test_run_writes_outputs_equal_to_numpy(rlx, mlp: Graph, mlp_file: Path, tmp_
     (["plan", "MLP", "--dim", "batch"], "--dim batch=1"),
     (["plan", "MLP", "--dim", "batch=two"], "wanted an integer"),
     (["plan", "MLP", "--target", "abacus"], "wanted one of cpu"),
+    (["plan", "MLP", "--set", "alignment=1", "--set", "alignment=64"], "given twice"),
+    (["plan", "MLP", "--json", "-", "--csv", "-"], "would mix"),
+    (["plan", "MLP", "--dim", "B=100000000000000000000"], "B"),
+    (["report", "MLP", "-o", "-"], "file name"),
+    (["report", "MLP", "-o", "."], "it is a folder"),
+    (["plan", "MLP", "--shape", "x=2,5,"], "x=1,3,48,192"),
     (["report", "MLP", "-o", "no/such/folder/r.html"], "no/such/folder"),
     (["run", "MLP", "--inputs", "nothing.npz", "--out", "o.npz"], "nothing.npz"),
 ])
@@ -121,6 +127,7 @@ def test_options_lists_every_option_with_help(rlx) -> None:  # type: ignore[no-u
     from planner_core.options import options_of
 
     out = rlx("options")[1]
+    assert "pin_output_ancestors=false" in out, "the target's default, not the class's"
     for o in options_of(PlanOptions):
         assert f"{o.name}=" in out
         assert o.help in out
@@ -130,8 +137,37 @@ def test_demo_plans_the_packages_model(rlx, tmp_path: Path) -> None:  # type: ig
     code, out, err = rlx("demo", "-o", tmp_path / "demo.html")
     assert (code, err) == (0, "")
     assert "to allocate" in out
+    assert "ran on the planned arena, free bytes poisoned" in out
     assert str(tmp_path / "demo.html") in out
     assert (tmp_path / "demo.html").stat().st_size < 2_000_000
+
+
+def test_compile_takes_what_users_hold_and_refuses_the_rest(mlp: Graph) -> None:
+    import onnx
+
+    import rlx_viz
+    from planner_core.errors import PlanError, RlxError
+    from rlx_viz.demo import magika_model
+
+    c = rlx_viz.compile(mlp)
+    assert rlx_viz.compile(c, target="metal").options.target.value == "metal"
+    assert len(rlx_viz.compile(onnx.load(magika_model())).legal) == len(rlx_viz.compile(magika_model()).legal)
+    for bad in ({"model": None}, {"model": c, "dims": {"B": 1}}, {"model": mlp, "shapes": {"x": (1, 2)}}):
+        with pytest.raises(RlxError):
+            rlx_viz.compile(**bad)
+    assert c.plan.why_alive("hidden")[0].text == "hidden is produced at step 3"
+    with pytest.raises(PlanError, match="wanted 0 to 6"):
+        c.plan.why_here(99)
+
+
+def test_a_tensor_too_large_to_count_is_named() -> None:
+    import rlx_viz
+    from planner_core.errors import PlanError
+
+    g = Graph("huge")
+    g.set_outputs(g.relu(g.input("x", [1 << 30, 1 << 30, 1 << 30])))
+    with pytest.raises(PlanError, match="Input x has shape"):
+        rlx_viz.compile(g)
 
 
 def test_two_toggles_really_re_plan_in_the_explorer(mlp: Graph) -> None:
