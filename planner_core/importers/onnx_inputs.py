@@ -144,7 +144,7 @@ def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[
             elif a is None:
                 got.append(UNKNOWN if axis else Dim(1))
                 if not axis:
-                    notes.append(f"Axis 0 of input {name!r} (no symbol) has no size in the file; taken as 1.")
+                    notes.append(f"Axis 0 of input {name!r} (no symbol) has no size in the file (0 or nothing); taken as 1.")
             else:
                 value = evaluate(a, values)
                 if value is not None and value < 1:

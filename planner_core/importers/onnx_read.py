@@ -56,7 +56,25 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> OnnxFile:
     if opset is not None and opset < 7:
         raise ImportModelError(f"{what}: opset {opset}; wanted 7 or later. Convert it with "
                                "onnx.version_converter.convert_version(model, 13)")
+    import onnx
+
+    latest = onnx.defs.onnx_opset_version()
+    if opset is not None and opset > latest:
+        raise ImportModelError(f"{what}: opset {opset}; the installed onnx {onnx.__version__} knows ops up to opset "
+                               f"{latest}. Update it (pip install -U onnx) or export the model at {latest}")
+    _check_written_once(proto, what)
     return OnnxFile(proto, what, file, TensorReader(what, folder))
+
+
+def _check_written_once(proto: onnx.ModelProto, what: str) -> None:
+    """ONNX is in single-assignment form: a second writer of a name makes every reader ambiguous."""
+    writer: dict[str, str] = {}
+    for n in proto.graph.node:
+        for name in filter(None, n.output):
+            if name in writer:
+                raise ImportModelError(f"{what}: tensor {name!r} is written twice, by {writer[name]} and by {n.op_type} "
+                                       f"{n.name!r}; not a valid ONNX graph, check it with onnx.checker")
+            writer[name] = f"{n.op_type} {n.name!r}"
 
 
 def _read(path: Path) -> bytes:

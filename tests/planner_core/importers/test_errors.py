@@ -92,7 +92,12 @@ def test_models_that_can_not_be() -> None:
     misfit = model([helper.make_node("MatMul", ["x", "y"], ["z"], name="mm")],
                    {"x": ("float32", [2, "k"]), "y": ("float32", [7, 2])}, ["z"])
     absent = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("float32", [2])}, ["nope"])
-    for proto, wanted in ((old, ["opset 6", "7 or later", "convert_version"]), (unread, ["Add sum", "'ghost'", "checker"]),
+    twice = model([helper.make_node("Relu", ["x"], ["y"], name="a"), helper.make_node("Neg", ["x"], ["y"], name="b")],
+                  {"x": ("float32", [2])}, ["y"])
+    future = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("float32", [2])}, ["y"])
+    future.opset_import[0].version = 99
+    for proto, wanted in ((twice, ["'y' is written twice", "Relu 'a'", "Neg 'b'"]),
+                          (future, ["opset 99", "Update it"]), (old, ["opset 6", "7 or later", "convert_version"]), (unread, ["Add sum", "'ghost'", "checker"]),
                           (misfit, ["MatMul 'mm'", "x f32[2, k=5]", "y f32[7, 2]", "bound dims"]),
                           (absent, ["'nope'", "no node"])):
         with pytest.raises(ImportModelError) as e:
