@@ -215,12 +215,6 @@ def test_no_declared_outputs() -> None:
     assert any("declares no outputs" in n for n in graph.notes)
 
 
-def test_a_tensor_name_given_twice() -> None:
-    graph = sound(model([N("Relu", ["x"], ["t"]), N("Neg", ["t"], ["t"])], {"x": W}, ["t"]))
-    assert [n.name for n in graph.nodes] == ["x", "t", "t~2"]
-    assert graph.outputs == [2]
-
-
 def test_local_functions_are_inlined() -> None:
     fn = helper.make_function("my", "Twice", ["a"], ["b"], [N("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)])
     proto = model([N("Twice", ["x"], ["y"], domain="my")], {"x": W}, ["y"], domains={"my": 1})
