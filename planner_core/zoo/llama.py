@@ -23,9 +23,16 @@ def rope_tables(g: Graph, start: int, rows: int, d: int, dtype: DType) -> tuple[
     return tuple(g.narrow(t, axis=0, start=start, len=rows, name=f"rope.{f}_here") for t, f in ((cos, "cos"), (sin, "sin")))  # type: ignore[return-value]
 
 
+def _head_norm(g: Graph, x: NodeId, name: str, heads: int, head_dim: int) -> NodeId:
+    """RMSNorm of each head by itself (Qwen3): between two reshapes, which are views."""
+    dims = g[x].shape.dims
+    y = rms(g, g.reshape(x, dims=(*dims[:2], heads, head_dim), name=name + ".heads"), name, head_dim)
+    return g.reshape(y, dims=dims, name=name + ".merged")
+
+
 def attention_block(g: Graph, x: NodeId, at: str, tables: tuple[NodeId, NodeId], *, hidden: int, heads: int,
                     kv_heads: int, head_dim: int, past: int, packed_qkv: bool, cache: bool,
-                    scheme: QuantScheme | None) -> NodeId:
+                    scheme: QuantScheme | None, qk_norm: bool = False) -> NodeId:
     """``x + W_o attention(RoPE(W_q h), RoPE(W_k h), W_v h)``, h the normed x; new rows go behind ``past`` cached ones."""
     batch, seq, _ = g[x].shape.sizes
     q_width, kv = heads * head_dim, kv_heads * head_dim
@@ -37,6 +44,8 @@ def attention_block(g: Graph, x: NodeId, at: str, tables: tuple[NodeId, NodeId],
     else:
         q, k, v = (linear(g, h, at + label, hidden, n, bias=False, scheme=scheme)
                    for label, n in (("q", q_width), ("k", kv), ("v", kv)))
+    if qk_norm:
+        q, k = _head_norm(g, q, at + "q_norm", heads, head_dim), _head_norm(g, k, at + "k_norm", kv_heads, head_dim)
     q = g.rope(q, *tables, head_dim=head_dim, n_rot=head_dim, name=at + "q_rot")
     k = g.rope(k, *tables, head_dim=head_dim, n_rot=head_dim, name=at + "k_rot")
     if cache:
@@ -58,7 +67,7 @@ def _mlp(g: Graph, x: NodeId, at: str, hidden: int, ffn: int, scheme: QuantSchem
 
 def _llama(name: str, *, layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, vocab: int,
            seq: int, past: int, batch: int, quant: str, packed_qkv: bool, cache: bool, embed: bool, last_only: bool,
-           ) -> Graph:
+           qk_norm: bool) -> Graph:
     kv_heads, head_dim = kv_heads or heads, head_dim or hidden // max(heads, 1)
     require(name, at_least_one_layer=layers > 0, kv_heads_that_divide_heads=heads > 0 and heads % max(kv_heads, 1) == 0,
             an_even_head_width=head_dim > 0 and head_dim % 2 == 0, at_least_one_token=seq > 0 and past >= 0,
@@ -74,7 +83,7 @@ def _llama(name: str, *, layers: int, hidden: int, heads: int, kv_heads: int, he
     for i in range(layers):
         at = f"layers.{i}."
         x = attention_block(g, x, at, tables, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
-                            past=past, packed_qkv=packed_qkv, cache=cache, scheme=scheme)
+                            past=past, packed_qkv=packed_qkv, cache=cache, scheme=scheme, qk_norm=qk_norm)
         x = _mlp(g, x, at, hidden, ffn, scheme)
     if last_only and seq > 1:
         x = g.narrow(x, axis=1, start=seq - 1, len=1, name="last")
@@ -85,29 +94,30 @@ def _llama(name: str, *, layers: int, hidden: int, heads: int, kv_heads: int, he
 @zoo("llama-prefill")
 def llama_prefill(layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: int = 0, head_dim: int = 0,
                   ffn: int = 11008, vocab: int = 32000, seq: int = 512, batch: int = 1, quant: str = "",
-                  packed_qkv: bool = False, cache: bool = True, embed: bool = True, last_only: bool = False) -> Graph:
+                  packed_qkv: bool = False, cache: bool = True, embed: bool = True, last_only: bool = False,
+                  qk_norm: bool = False) -> Graph:
     """LLaMA-2-7B reading a prompt: 32 layers, 6.738 B parameters.
 
     Touvron et al., "Llama 2: Open Foundation and Fine-Tuned Chat Models" (2023): RMSNorm, rotary positions,
     SwiGLU; 6,738,415,616 parameters in the released 7B. ``kv_heads`` 0: as many as ``heads`` (fewer: grouped
     queries); ``head_dim`` 0: hidden / heads. ``quant``: "" f32, "f16", "bf16", or a GGUF scheme (``q4_k``):
     matmuls read packed u8 weights, activations stay f32. ``packed_qkv``: one matmul for q, k and v, then
-    slices. ``last_only``: logits of the last token alone, as when serving. Caches enter as inputs and the new
+    slices. ``qk_norm``: each head of q and k normed, as Qwen3 does (Yang et al. 2025). ``last_only``: logits of the last token alone, as when serving. Caches enter as inputs and the new
     rows are appended in place.
     """
     return _llama("llama-prefill", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
                   ffn=ffn, vocab=vocab, seq=seq, past=0, batch=batch, quant=quant, packed_qkv=packed_qkv, cache=cache,
-                  embed=embed, last_only=last_only)
+                  embed=embed, last_only=last_only, qk_norm=qk_norm)
 
 
 @zoo("llama-decode")
 def llama_decode(layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: int = 0, head_dim: int = 0,
                  ffn: int = 11008, vocab: int = 32000, past: int = 2047, batch: int = 1, quant: str = "",
-                 packed_qkv: bool = False, embed: bool = True) -> Graph:
+                 packed_qkv: bool = False, embed: bool = True, qk_norm: bool = False) -> Graph:
     """LLaMA-2-7B writing one token behind ``past`` cached ones; parameters as for ``llama-prefill``.
 
     The cache (2 · past+1 · hidden values a layer) is the memory here: activations are one row each.
     """
     return _llama("llama-decode", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
                   ffn=ffn, vocab=vocab, seq=1, past=past, batch=batch, quant=quant, packed_qkv=packed_qkv, cache=True,
-                  embed=embed, last_only=False)
+                  embed=embed, last_only=False, qk_norm=qk_norm)

@@ -99,6 +99,7 @@ _STORIES: dict[str, list[Entry]] = {
          {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}, {}),
         ("prompt-small-m", "64 tokens make 128 rows: that kernel folds nothing, and the copies are back.",
          {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}, {"seq": 64}),
+        ("quantised", "Banks packed in 4 bits are read as stored: nothing to transpose.", REUSED, {"quant": "q4_0"}),
     ],
     "unet3d": [
         *_PAIR,

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from planner_core import zoo
-from planner_core.memory import plan_graph
 from runtime import compile_graph
 from tests.planner_core.zoo.numeric import noise, run, same, tensors
 
@@ -73,7 +72,10 @@ def llama(w: W, tokens: Tensor, layers: int, n: int, kv: int) -> Tensor:
             q, k, v = linear(w, at + "qkv", h).split([n * d, kv * d, kv * d], -1)
         else:
             q, k, v = (linear(w, at + p, h) for p in "qkv")
-        q, k, v = rotate(w, heads(q, n), 0), rotate(w, heads(k, kv), 0), heads(v, kv)
+        q, k, v = heads(q, n), heads(k, kv), heads(v, kv)
+        if at + "q_norm.gamma" in w:
+            q, k = (F.rms_norm(p, p.shape[-1:], w[at + name], 1e-5) for p, name in ((q, "q_norm.gamma"), (k, "k_norm.gamma")))
+        q, k = rotate(w, q, 0), rotate(w, k, 0)
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + linear(w, at + "projected", merged(a))
         h = F.rms_norm(x, x.shape[-1:], w[at + "norm2.gamma"], 1e-5)
@@ -89,15 +91,16 @@ def _caches(g: object, fill: dict[str, np.ndarray] | None = None) -> dict[str, n
             for i in g.inputs if g[i].name != "tokens"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["separate", "packed"])
-def test_llama_prefill_then_decode(packed: bool) -> None:
+@pytest.mark.parametrize(("packed", "qk_norm"), [(False, False), (True, False), (True, True)],
+                         ids=["separate", "packed", "qk-norm"])
+def test_llama_prefill_then_decode(packed: bool, qk_norm: bool) -> None:
     """Prefill gives PyTorch's logits; decoding the last token behind the others' cache gives the last row."""
     tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
-    g = zoo.build("llama-prefill", seq=6, packed_qkv=packed, **SMALL)
+    g = zoo.build("llama-prefill", seq=6, packed_qkv=packed, qk_norm=qk_norm, **SMALL)
     got = run(g, tokens=tokens, **_caches(g))[0]
     want = llama(tensors(g), torch.tensor(tokens), 2, 4, 2)
     same(got, want)
-    last = zoo.build("llama-prefill", seq=6, packed_qkv=packed, last_only=True, cache=False, **SMALL)
+    last = zoo.build("llama-prefill", seq=6, packed_qkv=packed, qk_norm=qk_norm, last_only=True, cache=False, **SMALL)
     same(run(last, tokens=tokens)[0], want[:, -1:])
 
     rows = [n.id for n in g.nodes if n.op.name == "KvAppend"]
@@ -105,7 +108,7 @@ def test_llama_prefill_then_decode(packed: bool) -> None:
     filled = {g[r].name.replace("_all", "_cache"): a for r, a in zip(rows, run(g, tokens=tokens, **_caches(g)), strict=True)}
     for a in filled.values():
         a[:, 5] = np.nan  # the row that decoding must write
-    d = zoo.build("llama-decode", past=5, packed_qkv=packed, **SMALL)
+    d = zoo.build("llama-decode", past=5, packed_qkv=packed, qk_norm=qk_norm, **SMALL)
     same(run(d, tokens=tokens[:, 5:], **_caches(d, filled))[0], want[:, -1:])
 
 
@@ -154,14 +157,48 @@ def test_hifigan() -> None:
     same(got, want)
 
 
-def test_the_runtime_agrees_with_the_reference() -> None:
-    """The same graph on its planned arena."""
-    g = zoo.build("llama-prefill", seq=6, cache=False, **SMALL)
-    tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
-    want = run(g, tokens=tokens)[0]
-    compiled = compile_graph(g)
-    np.testing.assert_allclose(compiled.run({"tokens": tokens})["logits"], want, atol=1e-4)
-    assert plan_graph(g, compiled.plan.options).arena_size == compiled.plan.arena_size
+TINY = [
+    ("albert-onnx", {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "embedding": 8, "vocab": 20, "seq": 7, "kernels": True}),
+    ("bert-base", {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "vocab": 20, "seq": 7}),
+    ("decoder-stack", {"layers": 2, "hidden": 32, "heads": 4, "seq": 6, "vocab": 20}),
+    ("dit-block", {"layers": 2, "hidden": 16, "heads": 2, "size": 6}),
+    ("hifigan", {"frames": 2, "channels": 16, "mels": 5}),
+    ("llama-decode", {"past": 5, **SMALL}),
+    ("llama-prefill", {"seq": 6, **SMALL}),
+    ("mamba", {"layers": 2, "hidden": 16, "state": 4, "vocab": 20, "seq": 6}),
+    ("matmul-train", {"rows": 3, "k": 4, "n": 5}),
+    ("minilm", {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "vocab": 20, "seq": 7}),
+    ("moe", {"layers": 2, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 12, "experts": 4, "vocab": 20, "seq": 5}),
+    ("resnet50", {"size": 32, "width": 4, "blocks": 1, "classes": 10}),
+    ("sam-attention", {"layers": 1, "hidden": 8, "heads": 2, "ffn": 12, "side": 3}),
+    ("tts-duration", {"phonemes": 6, "frames": 11, "hidden": 16, "ffn": 24, "layers": 1, "vocab": 20, "kernel": 3}),
+    ("unet3d", {"size": 8, "depth": 4, "base": 3, "levels": 3}),
+]
+
+
+def test_every_model_has_tiny_sizes() -> None:
+    assert [n for n, _ in TINY] == zoo.names()
+
+
+# matmul-train's xᵀ dy is left out of the second: a folded *left* operand is planned, but has no kernel yet
+PLANS = [("preset", {}, TINY), ("elided", {"elide_bank_transposes": True, "pin_output_ancestors": False},
+                                [t for t in TINY if t[0] != "matmul-train"])]
+RUNS = [(label, *t, plan) for label, plan, models in PLANS for t in models]
+
+
+@pytest.mark.parametrize(("name", "params", "plan"), [r[1:] for r in RUNS], ids=[f"{r[1]}-{r[0]}" for r in RUNS])
+def test_the_runtime_agrees_with_the_reference(name: str, params: dict[str, object], plan: dict[str, bool]) -> None:
+    """The same graph on the bytes of its plan, twice: a second run finds weights and packs unharmed."""
+    for g in zoo.graphs_of(name, **params):
+        rng = np.random.default_rng(2)
+        inputs = {n.name: rng.integers(0, 2, n.shape.sizes) if n.dtype.is_int else noise(*n.shape.sizes)
+                  for n in map(g.__getitem__, g.inputs)}
+        want = run(g, **inputs)
+        compiled = compile_graph(g).with_options(**plan)
+        for _ in range(2):
+            got = compiled.run(inputs)
+            for label, w in zip(g.output_names, want, strict=True):
+                np.testing.assert_allclose(got[label], w, rtol=1e-3, atol=1e-3 * np.abs(w).max())
 
 
 def test_weights_depend_on_seed_name_and_shape_alone() -> None:

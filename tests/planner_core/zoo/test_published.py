@@ -18,6 +18,10 @@ PARAMETERS = [
     ("llama-decode", {"quant": "q4_0"}, 6_738_415_616, "the same weights, packed"),
     # 3,212,749,824 with input and output embeddings tied: ours has a head of its own
     ("llama-prefill", {**LLAMA3_3B, "quant": "q4_k"}, 3_212_749_824 + 128256 * 3072, "Llama-3.2-3B's checkpoint"),
+    # likewise tied there: 596,049,920
+    ("llama-prefill", {"layers": 28, "hidden": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 3072,
+                       "vocab": 151936, "qk_norm": True}, 596_049_920 + 151936 * 1024, "Qwen3-0.6B's checkpoint"),
+    ("moe", {"quant": "q4_0"}, 46_702_792_704, "the same weights, packed"),
     ("moe", {}, 46_702_792_704, "Mixtral-8x7B-v0.1's checkpoint (46.7 B, Jiang et al. 2024)"),
     ("mamba", {}, 129_135_360, "mamba-130m's checkpoint"),
     ("albert-onnx", {}, 11_683_584, "albert-base-v2's checkpoint with the pooler (12 M, Lan et al. 2019, table 1)"),
@@ -65,6 +69,15 @@ def test_half_floats_everywhere() -> None:
     ("llama-prefill", {"heads": 3, "kv_heads": 2}, "llama-prefill: wanted kv heads that divide heads"),
     ("bert-base", {"seq": 600}, "bert-base: wanted seq within positions"),
     ("hifigan", {"channels": 100}, "hifigan: wanted channels in multiples of 16"),
+    ("moe", {"quant": "f16"}, "moe: wanted f32 or packed weights"),
+    ("moe", {"top_k": 9}, "moe: wanted experts for every choice"),
+    ("unet3d", {"size": 100}, "unet3d: wanted size and depth that halve at every level"),
+    ("dit-block", {"patch": 3}, "dit-block: wanted patches that tile the latent"),
+    ("albert-onnx", {"heads": 5}, "albert-onnx: wanted heads that divide hidden"),
+    ("tts-duration", {"frames": 0}, "tts-duration: wanted positive sizes"),
+    ("sam-attention", {"heads": 5}, "sam-attention: wanted heads that divide hidden"),
+    ("mamba", {"seq": 0}, "mamba: wanted positive sizes"),
+    ("matmul-train", {"rows": 0}, "matmul-train: wanted positive sizes"),
     ("resnet50", {"size": 16}, "resnet50: wanted size of at least 32"),
 ])
 def test_bad_sizes_are_named(name: str, params: dict[str, object], text: str) -> None:
