@@ -1,4 +1,7 @@
-"""Owns the zoo's table: what each model weighs and needs, as Markdown. Run: ``python -m planner_core.zoo``."""
+"""Owns the zoo's tables: what each model weighs and needs, what each scenario comes to, as Markdown.
+
+Run: ``python -m planner_core.zoo``; ``README.md`` beside this file is ``python -m planner_core.zoo --page``.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from planner_core.ir import Graph
 from planner_core.memory import PlanOptions, naive_bytes, plan_graph, plan_memory_native_in_order
 from planner_core.memory.facts import facts_of
 from planner_core.zoo.registry import graphs_of, names
+from planner_core.zoo.scenarios import scenarios
 from planner_core.zoo.weights import param_count
 
-__all__ = ["TableRow", "markdown", "table"]
+__all__ = ["TableRow", "markdown", "page", "scenario_markdown", "table"]
 
-HEAD = ("model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound")
+HEAD: tuple[str, ...] = ("model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,70 @@ def _millions(n: int) -> str:
     return f"{n / 1e6:,.2f} M"
 
 
+def _bytes(n: int) -> str:
+    return f"{n / 1e6:,.1f} MB"
+
+
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table; the first ``left`` columns to the left, the others to the right."""
+    cells = [head, *rows]
+    widths = [max(len(c[i]) for c in cells) for i in range(len(head))]
+    lines = ["| " + " | ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(
+        zip(row, widths, strict=True))) + " |" for row in cells]
+    rule = "|" + "|".join("-" * (w + 1) + ("-" if i < left else ":") for i, w in enumerate(widths)) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
 def markdown(rows: Sequence[TableRow]) -> str:
     """The rows as a Markdown table; bytes in decimal megabytes."""
-    cells = [HEAD, *((r.model, f"{r.nodes:,}", f"{r.tensors:,}", _millions(r.params), *(
-        f"{b / 1e6:,.1f} MB" for b in (r.naive, r.conservative, r.in_order, r.bound))) for r in rows)]
-    widths = [max(len(c[i]) for c in cells) for i in range(len(HEAD))]
-    lines = ["| " + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-             + " |" for row in cells]
-    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])
+    return _aligned(HEAD, [(r.model, f"{r.nodes:,}", f"{r.tensors:,}", _millions(r.params), *map(_bytes, (
+        r.naive, r.conservative, r.in_order, r.bound))) for r in rows], 1)
+
+
+def scenario_markdown(models: Sequence[str] = ()) -> str:
+    """Every scenario with its arena; a training pair's are the forward graph's and the backward's."""
+    rows = []
+    for s in (s for name in models or names() for s in scenarios(name)):
+        arenas = " + ".join(_bytes(plan_graph(g, s.options()).arena_size) for g in s.graphs())
+        rows.append((s.model, s.name, s.story, arenas))
+    return _aligned(("model", "scenario", "story", "arena"), rows, 3)
+
+
+def page() -> str:
+    """The zoo's README."""
+    return PAGE.format(table=markdown(table()), scenarios=scenario_markdown())
+
+
+PAGE = """\
+# The model zoo
+
+Real architectures at real sizes, built by `zoo.build(name, **params)`; `zoo.describe(name)` lists the
+parameters. This page is written by `python -m planner_core.zoo --page`.
+
+## Models at their default sizes
+
+Params are counted as papers do (packed weights as elements). Naive and conservative: `PlanOptions.inference()`
+without and with reuse, which pins every ancestor of an output. In-order: `plan_memory_native_in_order`, which
+pins them only where a graph has host indexing, as every embedding's `Gather` is: build with `embed=False`, or
+plan a scenario that turns the pin off, to see reuse there. Bound: what no placement can do without.
+
+{table}
+
+## Scenarios
+
+`zoo.scenarios(name)`: the plan options, and sometimes the sizes, that show what a model is here for.
+
+{scenarios}
+
+## The original system's figures, on these models
+
+- **A vocoder, ~5 GB pinned, ~0.12 GB reused.** `hifigan` at 900 frames pins as much. Reused it needs more than
+  the original's figure because our graph keeps activations, sums and convolutions as nodes of their own and the
+  planner places no output on its input: from the second stage on a residual branch holds five tensors of
+  29.5 MB (stage input, running total, branch input, activation, convolution), and 55.7 MB are weights.
+- **An 8K-token packed prefill with dequant matmuls, ~61.9 GB to ~4 GB.** `llama-prefill`'s `packed-8k-*`:
+  Llama-3.2-3B's sizes, q4_k weights. What is left: 1.81 GB of packed weights, 1.98 GB of f32 caches
+  and input, 0.91 GB of activations (three SwiGLU tensors of 268 MB and the residual).
+- **An expert bank's dead copy, ~1.88 GB, three banks a layer.** `moe`: 8 × 4096 × 14336 f32 weights a bank; the
+  difference of `dead-copies` and `elided` is 96 such copies.
+"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from planner_core import zoo
 from planner_core.errors import GraphError, UnboundDimError
 from planner_core.ir import Graph
 from planner_core.memory import PlanOptions, headline, plan_graph
-from planner_core.zoo.table import markdown, table
+from planner_core.zoo.table import markdown, page, table
 
 
 def symbolic() -> Graph:
@@ -78,3 +79,10 @@ def test_the_command_prints_the_table() -> None:
     assert done.returncode == 0 and done.stdout == markdown(table(["resnet50", "hifigan"])) + "\n"
     wrong = run("resnet51")
     assert wrong.returncode == 1 and "did you mean 'resnet50'?" in wrong.stderr and not wrong.stdout
+
+
+def test_the_readme_is_what_the_command_writes() -> None:
+    readme = Path(zoo.__file__).with_name("README.md").read_text(encoding="utf-8")
+    assert readme == page(), "the numbers changed: python -m planner_core.zoo --page > planner_core/zoo/README.md"
+    for name in zoo.names():
+        assert all(s.story in readme for s in zoo.scenarios(name))
