@@ -8,6 +8,10 @@ import { makeRects, pushRect } from "./raster.js";
 import { FADED, GUARD, GUARD_STRIPE, schemeOf } from "./scheme.js";
 
 const MAX_LABELS = 400;
+/** Least room for a text inside a slot, and above the highest line. */
+const LABEL_WIDE = 34;
+const LABEL_TALL = 13;
+const HEADROOM = 19;
 
 export class ArenaView extends Plot {
   /** @param {import("./store.js").Store} store @param {() => boolean} wheelAllowed */
@@ -27,7 +31,7 @@ export class ArenaView extends Plot {
   get yKey() { return /** @type {const} */ ("offsets"); }
   get yLeast() { return 64; }
   /** @returns {[number, number]} */
-  fullY() { return [0, this.top]; }
+  fullY() { return [0, this.top / (1 - Math.max(0.06, HEADROOM / Math.max(this.area.height, 80)))]; }
   get inWeights() { return this.state.space === "weights"; }
 
   build() {
@@ -53,7 +57,7 @@ export class ArenaView extends Plot {
     this.guards = guards;
     this.bound = this.inWeights ? 0 : Number(toBig(snap.meta.headline?.lower_bound));
     this.extent = this.inWeights ? top : Math.max(top, Number(toBig(snap.meta.headline?.arena)));
-    this.top = Math.max(this.extent, this.bound, 1) * 1.06;
+    this.top = Math.max(this.extent, this.bound, 1);
     this.note.textContent = `${countOf(this.slots, "slot")} · ${formatBytes(this.extent)}`;
     this.element.querySelector("h2").textContent = this.inWeights ? "Weights" : "Arena";
   }
@@ -88,7 +92,6 @@ export class ArenaView extends Plot {
     const { snap, state } = this;
     if (this.bound > 0) this.level(context, this.bound, [5, 3]);
     this.level(context, this.extent ?? 0, []);
-    this.levelTexts(context);
     /** @param {number} row @param {string} colour @param {number} width @param {number[]} [dash] */
     const frame = (row, colour, width, dash) => {
       const { birth, death, offset, size, space, root } = snap.t;
@@ -101,6 +104,8 @@ export class ArenaView extends Plot {
       frame(state.selected, this.theme.accent, 2);
     }
     if (state.hover >= 0 && state.hover !== state.selected) frame(state.hover, this.theme.ink, 1.5);
+    // Last, so that no outline strikes through them.
+    this.levelTexts(context);
   }
 
   /** @param {CanvasRenderingContext2D} context @param {number} bytes @param {number[]} dash */
@@ -122,12 +127,14 @@ export class ArenaView extends Plot {
     const y = this.toY(extent);
     const below = this.toY(this.bound ?? 0);
     const texts = [];
-    if (this.bound > 0 && this.bound === extent) texts.push({ text: `${name} = lower bound ${formatBytes(extent)}`, y });
+    const least = this.snap.meta.headline?.unknown > 0 ? "≥ " : "";
+    const bound = `lower bound ${least}${formatBytes(this.bound)}`;
+    if (this.bound > 0 && this.bound === extent && !least) texts.push({ text: `${name} = lower bound ${formatBytes(extent)}`, y });
     else if (this.bound > 0 && Math.abs(below - y) < 15) {
-      texts.push({ text: `${name} ${formatBytes(extent)} · lower bound ${formatBytes(this.bound)}`, y: Math.min(y, below) });
+      texts.push({ text: `${name} ${this.inWeights ? "" : least}${formatBytes(extent)} · ${bound}`, y: Math.min(y, below) });
     } else {
-      texts.push({ text: `${name} ${formatBytes(extent)}`, y });
-      if (this.bound > 0) texts.push({ text: `lower bound ${formatBytes(this.bound)}`, y: below });
+      texts.push({ text: `${name} ${this.inWeights ? "" : least}${formatBytes(extent)}`, y });
+      if (this.bound > 0) texts.push({ text: bound, y: below });
     }
     context.textAlign = "left";
     context.textBaseline = "bottom";
@@ -142,42 +149,73 @@ export class ArenaView extends Plot {
       const from = atLeft ? this.area.left + 6 : edge - width - 4;
       const bottom = Math.max(line.y - 2, this.area.top + 13);
       context.fillStyle = this.theme.ground;
-      context.globalAlpha = 0.86;
       context.fillRect(from - 4, bottom - 13, width + 8, 14);
-      context.globalAlpha = 1;
       context.fillStyle = this.theme.ink;
       context.fillText(line.text, from, bottom);
     }
   }
 
-  /** Names inside the slots that have room, largest budgeted first come. @param {CanvasRenderingContext2D} context */
-  slotTexts(context) {
+  /**
+   * The part of each slot that shows and has room for a text. Views lie over their root on the same
+   * bytes: of such a family only the largest part is kept, the root's when equal.
+   */
+  labelBoxes() {
     const { snap, rects, area } = this;
+    const { birth, root } = snap.t;
+    const scheme = schemeOf(this.state, this.theme);
+    const [x0, x1] = this.x;
+    const wide = (LABEL_WIDE * (x1 - x0)) / area.width;
+    const tall = (LABEL_TALL * (this.y[1] - this.y[0])) / area.height;
+    /** @type {Map<number, {row: number, bytes: number, left: number, right: number, top: number, bottom: number}>} */
+    const kept = new Map();
+    for (let i = 0; i < this.slots; i++) {
+      if (rects.x1[i] - rects.x0[i] < wide || rects.y1[i] - rects.y0[i] < tall) continue;
+      const row = rects.row[i];
+      if (scheme.dim(row)) continue;
+      let end = rects.x1[i];
+      for (const view of root[row] === row ? snap.viewRows.of(row) : []) {
+        if (snap.t.size[view] > 0 && birth[view] < end) end = Math.max(birth[view], rects.x0[i]);
+      }
+      const box = {
+        row,
+        bytes: rects.y1[i] - rects.y0[i],
+        left: Math.max(this.toX(rects.x0[i]), area.left),
+        right: Math.min(this.toX(end), area.left + area.width),
+        top: Math.max(this.toY(rects.y1[i]), area.top),
+        bottom: Math.min(this.toY(rects.y0[i]), area.top + area.height),
+      };
+      if (box.right - box.left < LABEL_WIDE || box.bottom - box.top < LABEL_TALL) continue;
+      const other = kept.get(root[row]);
+      const grows = !other || (box.right - box.left) * (box.bottom - box.top) > (other.right - other.left) * (other.bottom - other.top);
+      if (grows) kept.set(root[row], box);
+    }
+    return [...kept.values()];
+  }
+
+  /** Names inside the slots that have room; no text is drawn over another. @param {CanvasRenderingContext2D} context */
+  slotTexts(context) {
+    const { snap } = this;
     const scheme = schemeOf(this.state, this.theme);
     context.textAlign = "left";
-    let drawn = 0;
-    const [x0, x1] = this.x;
-    const wide = (34 * (x1 - x0)) / area.width;
-    const tall = (13 * (this.y[1] - this.y[0])) / area.height;
-    for (let i = 0; i < this.slots && drawn < MAX_LABELS; i++) {
-      if (rects.x1[i] - rects.x0[i] < wide || rects.y1[i] - rects.y0[i] < tall) continue;
-      const left = Math.max(this.toX(rects.x0[i]), area.left);
-      const right = Math.min(this.toX(rects.x1[i]), area.left + area.width);
-      const top = Math.max(this.toY(rects.y1[i]), area.top);
-      const bottom = Math.min(this.toY(rects.y0[i]), area.top + area.height);
-      const row = rects.row[i];
-      if (right - left < 34 || bottom - top < 13 || scheme.dim(row)) continue;
-      context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
+    /** Text boxes drawn, kept for tests. @type {number[][]} */
+    this.texts = [];
+    for (const { row, bytes, left, right, top, bottom } of this.labelBoxes()) {
+      if (this.texts.length >= MAX_LABELS) break;
+      const room = right - left - 8;
       const scoped = lastParts(snap.text("name", row), 2);
-      const text = context.measureText(scoped).width <= right - left - 8
-        ? scoped : fitHead(context, lastParts(scoped, 1), right - left - 8);
-      const two = bottom - top >= 32;
-      context.textBaseline = two ? "top" : "middle";
-      context.fillText(text, left + 4, two ? top + 4 : (top + bottom) / 2);
-      const bytes = formatBytes(rects.y1[i] - rects.y0[i]);
+      const text = context.measureText(scoped).width <= room ? scoped : fitHead(context, lastParts(scoped, 1), room);
       if (!text) continue;
-      if (two && context.measureText(bytes).width < right - left - 8) context.fillText(bytes, left + 4, top + 17);
-      drawn += 1;
+      const two = bottom - top >= 32;
+      const size = formatBytes(bytes);
+      const sized = two && context.measureText(size).width < room;
+      const y = two ? top + 4 : (top + bottom) / 2 - 6;
+      const box = [left + 4, y, left + 4 + context.measureText(text).width, y + (sized ? 25 : 12)];
+      if (this.texts.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
+      this.texts.push(box);
+      context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
+      context.textBaseline = two ? "top" : "middle";
+      context.fillText(text, left + 4, two ? y : y + 6);
+      if (sized) context.fillText(size, left + 4, top + 17);
     }
   }
 

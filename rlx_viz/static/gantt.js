@@ -9,7 +9,9 @@ import { makeRects, pushRect } from "./raster.js";
 import { clampRange } from "./viewport.js";
 import { FADED, FADED_LIGHT, LIGHT, schemeOf } from "./scheme.js";
 
-const LABEL_ROW = 10;
+/** Rows at least this high are named: each where the text fits, else every other one. */
+const LABEL_ROW = 8;
+const LABEL_HEIGHT = 13;
 /** A few buffers stay bars instead of growing into blocks. */
 const TALLEST_ROW = 28;
 
@@ -229,12 +231,17 @@ export class GanttView extends Plot {
       }
       return;
     }
+    const every = Math.max(1, Math.ceil(LABEL_HEIGHT / this.rowHeight - 0.01));
     const last = Math.min(this.order.length, Math.ceil(this.y[1]));
+    // The marked rows are named first, and what lies too close to them is not.
+    const marks = [...new Set([this.rowOf[this.state.selected] ?? -1, this.rowOf[this.state.hover] ?? -1])].filter((y) => y >= 0);
+    if (marks.length === 2 && Math.abs(marks[0] - marks[1]) < every) marks.pop();
     for (let y = Math.max(0, Math.floor(this.y[0])); y < last; y++) {
       const py = this.toY(y + 0.5);
       if (py < top + 4 || py > top + height - 3) continue;
       const row = this.order[y];
-      const marked = row === this.state.selected || row === this.state.hover;
+      const marked = marks.includes(y);
+      if (!marked && (y % every || marks.some((mark) => Math.abs(mark - y) < every))) continue;
       const nested = this.snap.t.root[row] !== row;
       context.fillStyle = marked ? this.theme.ink : this.theme.muted;
       const text = this.snap.text("name", row);

@@ -42,7 +42,8 @@ def slot_point(page: Page, doc: ColumnDocument, row: int) -> tuple[float, float]
     assert box is not None
     steps = doc.rows("occupancy")
     slots = (tensors["space"] == 0) & (tensors["size"] > 0)
-    top = (tensors["offset"] + tensors["size"] + tensors["guard"])[slots].max() * 1.06
+    top = (tensors["offset"] + tensors["size"] + tensors["guard"])[slots].max()
+    top /= 1 - max(0.06, 19 / max(box["height"], 80))
     x = (int(tensors["birth"][row]) + int(tensors["death"][row]) + 1) / 2 / steps
     y = 1 - (tensors["offset"][row] + tensors["size"][row] / 2) / top
     return box["x"] + x * box["width"], box["y"] + float(y) * box["height"]
