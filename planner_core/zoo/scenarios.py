@@ -83,6 +83,10 @@ _STORIES: dict[str, list[Entry]] = {
         ("packed-8k-pinned", "8,192 tokens through packed QKV and dequant matmuls that a host might run: every "
          "activation is kept.", PINNED, PROMPT_8K),
         ("packed-8k-reused", "The same prompt in order: packed weights, caches and a few activations.", REUSED, PROMPT_8K),
+        ("packed-8k-mlp", "Gate and up from one matmul, read by SwiGLU: fewer nodes, the same bytes at the peak.", REUSED,
+         {**PROMPT_8K, "packed_mlp": True}),
+        ("packed-8k-mlp-pinned", "Pinned, the packed form saves the gate's activated copy in every layer.", PINNED,
+         {**PROMPT_8K, "packed_mlp": True}),
         *_HALF,
     ],
     "llama-decode": [

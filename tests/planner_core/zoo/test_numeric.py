@@ -79,7 +79,11 @@ def llama(w: W, tokens: Tensor, layers: int, n: int, kv: int) -> Tensor:
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + linear(w, at + "projected", merged(a))
         h = F.rms_norm(x, x.shape[-1:], w[at + "norm2.gamma"], 1e-5)
-        x = x + linear(w, at + "down", F.silu(linear(w, at + "gate", h)) * linear(w, at + "up", h))
+        if at + "gate_up.w" in w:
+            gate, up = linear(w, at + "gate_up", h).chunk(2, -1)
+        else:
+            gate, up = linear(w, at + "gate", h), linear(w, at + "up", h)
+        x = x + linear(w, at + "down", F.silu(gate) * up)
     return linear(w, "head", F.rms_norm(x, x.shape[-1:], w["norm.gamma"], 1e-5))
 
 
@@ -96,11 +100,12 @@ def _caches(g: object, fill: dict[str, np.ndarray] | None = None) -> dict[str, n
 def test_llama_prefill_then_decode(packed: bool, qk_norm: bool) -> None:
     """Prefill gives PyTorch's logits; decoding the last token behind the others' cache gives the last row."""
     tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
-    g = zoo.build("llama-prefill", seq=6, packed_qkv=packed, qk_norm=qk_norm, **SMALL)
+    form = {**SMALL, "packed_qkv": packed, "packed_mlp": packed, "qk_norm": qk_norm}
+    g = zoo.build("llama-prefill", seq=6, **form)
     got = run(g, tokens=tokens, **_caches(g))[0]
     want = llama(tensors(g), torch.tensor(tokens), 2, 4, 2)
     same(got, want)
-    last = zoo.build("llama-prefill", seq=6, packed_qkv=packed, qk_norm=qk_norm, last_only=True, cache=False, **SMALL)
+    last = zoo.build("llama-prefill", seq=6, last_only=True, cache=False, **form)
     same(run(last, tokens=tokens)[0], want[:, -1:])
 
     rows = [n.id for n in g.nodes if n.op.name == "KvAppend"]
@@ -108,7 +113,7 @@ def test_llama_prefill_then_decode(packed: bool, qk_norm: bool) -> None:
     filled = {g[r].name.replace("_all", "_cache"): a for r, a in zip(rows, run(g, tokens=tokens, **_caches(g)), strict=True)}
     for a in filled.values():
         a[:, 5] = np.nan  # the row that decoding must write
-    d = zoo.build("llama-decode", past=5, packed_qkv=packed, qk_norm=qk_norm, **SMALL)
+    d = zoo.build("llama-decode", past=5, **form)
     same(run(d, tokens=tokens[:, 5:], **_caches(d, filled))[0], want[:, -1:])
 
 

@@ -73,6 +73,7 @@ def test_an_expert_bank_carries_one_dead_copy() -> None:
 LESS = [
     ("bert-base", "reused", "host-gathers"), ("minilm", "weights-apart", "reused"), ("resnet50", "reused", "no-reuse"),
     ("unet3d", "reused", "folds"), ("unet3d", "folds", "pinned"), ("sam-attention", "reused", "host-structure"),
+    ("llama-prefill", "packed-8k-mlp-pinned", "packed-8k-pinned"), ("llama-prefill", "packed-8k-mlp", "packed-8k-mlp-pinned"),
     ("llama-prefill", "half-native", "half-widened"), ("llama-prefill", "half-widened", "half-uniform"),
     ("llama-decode", "half-widened", "half-uniform"), ("llama-decode", "quantised", "pinned"),
     ("mamba", "reused", "pinned"), ("mamba", "embeddings-apart", "reused"), ("dit-block", "weights-apart", "reused"),
