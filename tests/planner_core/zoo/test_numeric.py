@@ -117,6 +117,16 @@ def test_llama_prefill_then_decode(packed: bool, qk_norm: bool) -> None:
     same(run(d, tokens=tokens[:, 5:], **_caches(d, filled))[0], want[:, -1:])
 
 
+@pytest.mark.parametrize(("quant", "tolerance"), [("f16", 0.01), ("bf16", 0.08)])
+def test_half_float_llama(quant: str, tolerance: float) -> None:
+    """Every value in 16 bits, near PyTorch in 32 with the same weights."""
+    tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
+    g = zoo.build("llama-prefill", seq=6, quant=quant, cache=False, **SMALL)
+    got = run(g, tokens=tokens)[0].astype(np.float32)
+    wide = {k: torch.from_numpy(v.astype(np.float32)) for k, v in g.weights.items()}
+    same(got, llama(wide, torch.tensor(tokens), 2, 4, 2), tolerance)
+
+
 def test_resnet() -> None:
     g = zoo.build("resnet50", size=32, width=4, blocks=2, classes=10, batch=2)
     image = noise(2, 3, 32, 32)
