@@ -17,6 +17,21 @@ export const FLAG_OPAQUE = 2;
 export const FLAG_UNKNOWN = 4;
 export const FLAG_STATIC = 8;
 
+const BIDI = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Text whose bidirectional controls, which could make a name read as another, show as "⟨U+202E⟩". @param {string} text */
+export function visible(text) {
+  return text.replace(BIDI, (mark) => `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+/** The same for every string in plain data. @param {any} value @returns {any} */
+function visibleAll(value) {
+  if (typeof value === "string") return visible(value);
+  if (Array.isArray(value)) return value.map(visibleAll);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [visible(key), visibleAll(one)]));
+}
+
 /** Rows of a table grouped by a key column: the rows of key k are items[start[k] … start[k + 1]). */
 export class Groups {
   /** @param {ArrayLike<number>} keys @param {number} count @param {(row: number) => boolean} [keep] */
@@ -46,9 +61,9 @@ export class Snapshot {
       throw new Error(`this page reads rlx-viz-snapshot version 1, got ${envelope?.schema} ${envelope?.version}`);
     }
     /** @type {any} */
-    this.meta = envelope.meta;
+    this.meta = visibleAll(envelope.meta);
     /** @type {string[]} */
-    this.strings = envelope.strings;
+    this.strings = envelope.strings.map(visible);
     /** @type {Record<string, {rows: number, columns: Record<string, any>}>} */
     this.tables = {};
     for (const [table, spec] of Object.entries(/** @type {any} */ (envelope.tables))) {
