@@ -26,11 +26,15 @@ export class OptionsView {
     this.count.textContent = changed ? ` ${changed} changed` : "";
     const active = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.option : "";
     const children = [];
-    let group = "";
+    /** Groups in the order of their first option, whose members need not follow each other. @type {Map<string, any[]>} */
+    const groups = new Map();
     for (const option of options) {
-      if (option.group && option.group !== group) children.push(el("h3", {}, option.group));
-      group = option.group ?? "";
-      children.push(this.row(option));
+      const name = option.group ?? "";
+      groups.set(name, [...(groups.get(name) ?? []), option]);
+    }
+    for (const [name, members] of groups) {
+      if (name) children.push(el("h3", {}, name));
+      children.push(...members.map((option) => this.row(option)));
     }
     this.body.replaceChildren(...children);
     if (active) {
@@ -51,6 +55,7 @@ export class OptionsView {
       control = el("select", { ...common, onchange: () => send(control.value) },
         ...(option.choices ?? []).map((/** @type {string} */ one) => el("option", { value: one }, one)));
       control.value = option.value;
+      control.title = option.value;
     } else {
       control = el("input", { ...common, type: "number", value: option.value, onchange: () => {
         if (control.value !== "") send(Number(control.value));
