@@ -4,10 +4,12 @@ import { el, swatch, wrappingName } from "./dom.js";
 import { FLAG_OPAQUE, FLAG_OUTPUT, FLAG_UNKNOWN } from "./data.js";
 import { formatBytes, formatCount, formatExact } from "./format.js";
 import { THEMES } from "./palette.js";
+import { TWIN_ROWS } from "./plot.js";
 import { schemeOf } from "./scheme.js";
 
 const LINKS = 12;
 const LIVE = 60;
+const REST = 2000;
 
 /** Lines that describe a row, shared by the panel, the tooltip and the text twin. @param {import("./data.js").Snapshot} snap @param {number} row @returns {[string, string][]} */
 export function factsOf(snap, row) {
@@ -17,10 +19,10 @@ export function factsOf(snap, row) {
   /** @type {[string, string][]} */
   const facts = [
     ["op", snap.text("op", row)],
-    ["shape", `${snap.text("shape", row)} ${snap.label("dtypes", t.dtype[row])}`.trim()],
+    ["shape", shapeOf(snap, row)],
   ];
   if (t.flags[row] & FLAG_UNKNOWN) facts.push(["bytes", "unknown size"]);
-  else if (t.size[row] > 0) facts.push(["bytes", `${formatBytes(t.size[row])} · ${formatExact(t.size[row])}`]);
+  else if (t.size[row] > 0) facts.push(["bytes", distinct(formatBytes(t.size[row]), formatExact(t.size[row]))]);
   else if (shared) facts.push(["bytes", `none of its own; its root has ${formatBytes(t.size[slot])}`]);
   else facts.push(["bytes", "none: no slot"]);
   const life = t.death[row] - t.birth[row] + 1;
@@ -29,7 +31,7 @@ export function factsOf(snap, row) {
     facts.push(["last read", `${formatCount(t.last_read[row])} · kept ${formatCount(t.death[row] - t.last_read[row])} longer`]);
   }
   if (t.size[row] > 0) {
-    facts.push(["offset", `${formatExact(t.offset[row])} · ${formatBytes(t.offset[row])}`]);
+    facts.push(["offset", distinct(formatExact(t.offset[row]), formatBytes(t.offset[row]))]);
     facts.push(["end", formatExact(t.offset[row] + t.size[row])]);
     if (t.guard[row]) facts.push(["guard", formatExact(t.guard[row])]);
   }
@@ -40,6 +42,18 @@ export function factsOf(snap, row) {
   facts.push(["kind", kind.filter(Boolean).join(", ")]);
   if (snap.text("source", row)) facts.push(["source", snap.text("source", row)]);
   return facts;
+}
+
+/** The shape with its dtype, once: "f32[1, 8]" names it already. @param {import("./data.js").Snapshot} snap @param {number} row */
+function shapeOf(snap, row) {
+  const shape = snap.text("shape", row);
+  const dtype = snap.label("dtypes", snap.t.dtype[row]);
+  return shape.startsWith(`${dtype}[`) ? shape : `${shape} ${dtype}`.trim();
+}
+
+/** Texts in a row, equal ones once. @param {...string} texts */
+function distinct(...texts) {
+  return [...new Set(texts)].join(" · ");
 }
 
 /** Each rule that keeps the row alive. @param {import("./data.js").Snapshot} snap @param {number} row */
@@ -59,8 +73,8 @@ export class DetailsView {
     this.selected = el("section", { class: "rlx-selected", "aria-label": "Selected tensor", "data-panel": "selected" });
     this.live = el("section", { class: "rlx-live", "aria-label": "Live at the peak", "data-panel": "live" });
     this.twin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "details", "aria-label": "Selected tensor as text" });
-    this.element = el("div", { class: "rlx-details" }, this.selected, this.live, this.twin);
-    this.limit = LIVE;
+    this.liveTwin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "live", "aria-label": "Live at the peak as text" });
+    this.element = el("div", { class: "rlx-details" }, this.selected, this.live, this.twin, this.liveTwin);
     this.stop = store.on((changed, state) => {
       if (!state.snap) return;
       if (["snap", "theme", "colour", "selected"].some((key) => changed.has(key))) this.buildSelected(state);
@@ -143,30 +157,44 @@ export class DetailsView {
     const rows = snap.n ? snap.liveAt(step) : [];
     const scheme = schemeOf(state, THEMES[state.theme]);
     const most = rows.length ? snap.t.size[rows[0]] : 1;
-    const list = el("ol", { class: "rlx-bars" });
-    const add = (/** @type {number[]} */ some) => {
-      for (const row of some) {
-        const bar = el("i", { "aria-hidden": "true" });
-        bar.style.width = `${Math.max(1, (snap.t.size[row] / most) * 100)}%`;
-        bar.style.background = scheme.colours[scheme.of(row)];
-        list.append(el("li", {}, el("button", {
-          type: "button", "data-row": row, title: snap.text("name", row),
-          onclick: () => this.store.set({ selected: this.store.state.selected === row ? -1 : row }),
-          onpointerenter: () => this.store.set({ hover: row }),
-          onpointerleave: () => this.store.set({ hover: -1 }),
-        }, el("span", { class: "rlx-bar-name" }, el("bdi", {}, snap.text("name", row))), el("b", {}, formatBytes(snap.t.size[row])), bar)));
-      }
+    // What is below 1 % of the peak only lengthens the list: one line stands for it.
+    const total = rows.reduce((sum, row) => sum + snap.t.size[row], 0);
+    let shown = rows.findIndex((row) => snap.t.size[row] * 100 < total);
+    if (shown === 0) shown = Math.min(rows.length, LIVE);
+    if (shown < 0 || rows.length - shown < 2) shown = rows.length;
+    const rest = rows.slice(shown);
+    const bar = (/** @type {number} */ row) => {
+      const length = el("i", { "aria-hidden": "true" });
+      length.style.width = `${Math.max(1, (snap.t.size[row] / most) * 100)}%`;
+      length.style.background = scheme.colours[scheme.of(row)];
+      return el("li", {}, el("button", {
+        type: "button", "data-row": row, title: snap.text("name", row),
+        onclick: () => this.store.set({ selected: this.store.state.selected === row ? -1 : row }),
+        onpointerenter: () => this.store.set({ hover: row }),
+        onpointerleave: () => this.store.set({ hover: -1 }),
+      }, el("span", { class: "rlx-bar-name" }, el("bdi", {}, snap.text("name", row))), el("b", {}, formatBytes(snap.t.size[row])), length));
     };
-    add(rows.slice(0, LIVE));
-    const more = rows.length > LIVE ? el("button", { type: "button", class: "rlx-more", onclick: () => {
-      more.remove();
-      add(rows.slice(LIVE, LIVE + 2000));
-      if (rows.length > LIVE + 2000) list.append(el("li", { class: "rlx-hint" }, `… ${formatCount(rows.length - LIVE - 2000)} more`));
-    } }, `… ${formatCount(rows.length - LIVE)} more`) : null;
+    const restText = `${formatCount(rest.length)} more, ${formatBytes(rest.reduce((sum, row) => sum + snap.t.size[row], 0))}`;
+    const restList = el("ol", { class: "rlx-bars", hidden: true });
+    const more = el("button", { type: "button", class: "rlx-rest", "aria-expanded": "false", title: "Each below 1 % of the peak", onclick: () => {
+      if (!restList.children.length) {
+        restList.append(...rest.slice(0, REST).map(bar));
+        if (rest.length > REST) restList.append(el("li", { class: "rlx-hint" }, `… ${formatCount(rest.length - REST)} not listed`));
+        this.markLive(this.store.state.selected);
+      }
+      restList.hidden = !restList.hidden;
+      more.setAttribute("aria-expanded", String(!restList.hidden));
+    } }, restText);
     this.live.replaceChildren(
       el("h2", {}, "Live at the peak", el("span", { class: "rlx-count" }, rows.length ? ` step ${formatCount(step)} · ${formatCount(rows.length)}` : "")),
-      rows.length ? list : el("p", { class: "rlx-hint" }, "Nothing lives in the arena."));
-    if (more) this.live.append(more);
+      rows.length ? el("ol", { class: "rlx-bars" }, ...rows.slice(0, shown).map(bar)) : el("p", { class: "rlx-hint" }, "Nothing lives in the arena."));
+    if (rest.length) this.live.append(more, restList);
+    const listed = Math.min(rows.length, TWIN_ROWS);
+    this.liveTwin.textContent = [
+      `live at the peak, step ${step}: ${formatCount(listed)} of ${formatCount(rows.length)} listed, at most ${TWIN_ROWS}, largest first`,
+      ...rows.slice(0, listed).map((row) => `${snap.text("name", row)}  ${snap.t.size[row]}`),
+      ...(rest.length ? [`below 1 % of the peak: ${restText}`] : []),
+    ].join("\n");
     this.markLive(state.selected);
   }
 
