@@ -1,5 +1,6 @@
 // Owns the bar of controls, the colour legend and the option toggles.
 
+import { FLAG_STATIC } from "./data.js";
 import { el, swatch } from "./dom.js";
 import { countOf, formatCount } from "./format.js";
 import { THEMES } from "./palette.js";
@@ -15,7 +16,7 @@ export class Controls {
     this.store = store;
     this.search = el("input", {
       type: "search", class: "rlx-search", "aria-label": "Search tensors", spellcheck: "false", autocomplete: "off",
-      placeholder: "Search: text, /regex/, op:, dtype:, size>1MiB",
+      placeholder: "Search: text, op:, size>1K",
       oninput: () => store.set({ query: this.search.value }),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
@@ -57,7 +58,7 @@ export class Controls {
     press(this.statics, state.statics || state.space === "weights");
     press(this.text, state.text);
     if (this.search.value !== state.query) this.search.value = state.query;
-    this.found.textContent = foundText(state);
+    this.found.textContent = this.found.title = foundText(state);
     this.found.classList.toggle("rlx-none", Boolean(state.queryError) || (state.match !== null && !state.matches));
   }
 
@@ -96,7 +97,26 @@ export class Controls {
 function foundText(state) {
   if (state.queryError) return state.queryError;
   if (!state.match) return "";
-  return state.matches ? `${formatCount(state.matches)} of ${formatCount(state.match.length)}` : "no match";
+  if (!state.matches) return "no match";
+  return [`${formatCount(state.matches)} of ${formatCount(state.match.length)}`, ...foldedTexts(state)].join(" · ");
+}
+
+/** Matches that have no row among the live ranges until they are unfolded. @param {import("./store.js").State} state */
+function foldedTexts(state) {
+  const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
+  const { root, space, flags } = snap.t;
+  let weights = 0;
+  let views = 0;
+  for (let row = 0; row < snap.n; row++) {
+    if (!state.match?.[row]) continue;
+    const top = root[row];
+    if (!state.statics && (space[top] === snap.weightsSpace || flags[top] & FLAG_STATIC)) weights += 1;
+    else if (!state.views && top !== row) views += 1;
+  }
+  return [
+    weights ? `${formatCount(weights)} in folded weights` : "",
+    views ? `${formatCount(views)} in folded views` : "",
+  ].filter(Boolean);
 }
 
 /** @param {import("./store.js").Store} store */
