@@ -197,10 +197,10 @@ export class ArenaView extends Plot {
     const { snap } = this;
     const scheme = schemeOf(this.state, this.theme);
     context.textAlign = "left";
-    /** Text boxes drawn, kept for tests. @type {number[][]} */
-    this.texts = [];
+    /** Boxes of the texts drawn. @type {number[][]} */
+    const drawn = [];
     for (const { row, bytes, left, right, top, bottom } of this.labelBoxes()) {
-      if (this.texts.length >= MAX_LABELS) break;
+      if (drawn.length >= MAX_LABELS) break;
       const room = right - left - 8;
       const scoped = lastParts(snap.text("name", row), 2);
       const text = context.measureText(scoped).width <= room ? scoped : fitHead(context, lastParts(scoped, 1), room);
@@ -210,8 +210,8 @@ export class ArenaView extends Plot {
       const sized = two && context.measureText(size).width < room;
       const y = two ? top + 4 : (top + bottom) / 2 - 6;
       const box = [left + 4, y, left + 4 + context.measureText(text).width, y + (sized ? 25 : 12)];
-      if (this.texts.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
-      this.texts.push(box);
+      if (drawn.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
+      drawn.push(box);
       context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
       context.textBaseline = two ? "top" : "middle";
       context.fillText(text, left + 4, two ? y : y + 6);

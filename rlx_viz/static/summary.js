@@ -23,6 +23,8 @@ export class SummaryView {
     const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
     const head = snap.meta.headline ?? {};
     const least = head.unknown > 0 ? "≥ " : "";
+    // A difference of two lower bounds is no bound itself.
+    const about = least ? "≈ " : "";
     const total = toBig(head.allocate);
     const colours = coloursFor(PARTS, THEMES[state.theme]);
     const parts = PARTS.map((name, i) => ({ name, bytes: toBig(head[name]), colour: colours[i] }));
@@ -51,14 +53,14 @@ export class SummaryView {
     const gap = arena - bound;
     const top = snap.n && Number.isInteger(head.peak_step) ? snap.liveAt(head.peak_step)[0] : undefined;
     const facts = el("dl", { class: "rlx-facts" },
-      fact("arena", "Arena", `${least}${formatBytes(arena)}`, "activations, placed"),
-      fact("naive", "Without reuse", `${least}${formatBytes(naive)}`, formatExact(naive)),
-      fact("saved", "Saved", formatBytes(head.saved), `${formatShare(toBig(head.saved), naive)} of it`),
+      fact("arena", "Arena", `${least}${formatBytes(arena)}`, "inputs, constants, activations, guards"),
+      fact("naive", "Naive (nothing reused)", `${least}${formatBytes(naive)}`, formatExact(naive)),
+      fact("saved", "Saved", `${about}${formatBytes(head.saved)}`, `${formatShare(toBig(head.saved), naive)} of it`),
       fact("peak", "Peak", `${least}${formatBytes(head.peak_bytes)}`,
         snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps",
         top === undefined ? undefined : () => this.goToPeak(head.peak_step, top)),
       fact("lower_bound", "Lower bound", `${least}${formatBytes(bound)}`,
-        gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${aboveText(gap, bound)}`));
+        least ? "sizes unknown" : gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${aboveText(gap, bound)}`));
 
     const lines = [];
     if (head.unknown > 0) {
@@ -77,11 +79,12 @@ export class SummaryView {
     this.twin.textContent = [
       `allocate ${least}${formatBytes(total)} (${formatExact(total)})`,
       ...parts.map((part) => `  ${part.name} ${formatBytes(part.bytes)} (${formatExact(part.bytes)})`),
-      `arena ${formatExact(arena)}`,
-      `without reuse ${formatExact(naive)}`,
-      `saved ${formatExact(head.saved)} (${formatShare(toBig(head.saved), naive)})`,
-      `peak ${formatExact(head.peak_bytes)} at step ${head.peak_step}`,
-      `lower bound ${formatExact(bound)}, gap ${formatExact(gap)}${head.optimal ? ", optimal" : ""}`,
+      `arena ${least}${formatExact(arena)}`,
+      `naive (nothing reused) ${least}${formatExact(naive)}`,
+      `saved ${about}${formatExact(head.saved)} (${formatShare(toBig(head.saved), naive)})`,
+      `peak ${least}${formatExact(head.peak_bytes)} at step ${head.peak_step}`,
+      `lower bound ${least}${formatExact(bound)}, gap ${about}${formatExact(gap)}${head.optimal && !least ? ", optimal" : ""}`,
+      `model hash ${snap.meta.footer?.model_hash ?? snap.meta.model?.hash ?? "unknown"}`,
       `tensors ${formatCount(snap.n)}, of unknown size ${head.unknown ?? 0}`,
       ...(head.unknown_names ?? []).map((/** @type {string} */ name) => `  unknown size: ${name}`),
       ...unsupported.map(([op, k]) => `unsupported ${op} × ${k}`),

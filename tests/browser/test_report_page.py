@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def test_search_counts_what_matches(
     page.keyboard.press("/")
     page.keyboard.type(query)
     expect(page.locator(".rlx-viz")).to_have_attribute("data-matches", str(want))
-    expect(page.locator(".rlx-found")).to_have_text(f"{want} of 200")
+    expect(page.locator(".rlx-found")).to_have_text(re.compile(rf"^{want} of 200( · \d+ in folded weights)?$"))
 
 
 def test_search_says_no_match_and_names_mistakes(open_report: OpenReport) -> None:
@@ -356,3 +357,72 @@ def test_nothing_is_cut_off_at_any_size(open_report: OpenReport, size: tuple[int
         assert box is not None
         assert box["width"] > 250
         assert box["height"] > 40
+
+
+def test_the_page_fits_a_small_window_and_the_whole_hash_is_kept(open_report: OpenReport) -> None:
+    doc = make_document(200)
+    doc.meta["footer"]["command"] = "rlx-viz report model.onnx " + "--option value " * 30
+    page = open_report(doc)
+    page.set_viewport_size({"width": 900, "height": 700})
+    assert page.evaluate("document.documentElement.scrollHeight") == 700
+    digest = doc.meta["footer"]["model_hash"]
+    model = page.locator("#rlx-footer span").first
+    expect(model).to_have_text(f"model {digest[:12]}")
+    expect(model).to_have_attribute("title", digest)
+    assert f"model hash {digest}" in twin(page, "summary")
+
+
+def test_unknown_sizes_claim_neither_optimal_nor_a_bound_on_what_was_saved(open_report: OpenReport) -> None:
+    page = open_report(make_document(120, unknown=2))
+    expect(page.locator('[data-fact="lower_bound"] dd')).to_contain_text("≥")
+    expect(page.locator('[data-fact="lower_bound"] dd')).not_to_contain_text("optimal")
+    expect(page.locator('[data-fact="saved"] dd')).to_contain_text("≈")
+
+
+def test_bidi_controls_in_names_show_as_escapes(open_report: OpenReport) -> None:
+    doc = make_document(60)
+    strings = list(doc.strings)
+    strings[int(doc.tables["tensors"]["name"][5])] = "abc\u202egnp.exe"
+    page = open_report(replace(doc, strings=tuple(strings)))
+    page.locator(".rlx-search").fill("abc")
+    page.locator(".rlx-search").press("Enter")
+    wait_twin(page, "details", "abc⟨U+202E⟩gnp.exe")
+    expect(page.locator(".rlx-selected .rlx-name")).to_have_text("abc⟨U+202E⟩gnp.exe")
+    assert "\u202e" not in page.locator(".rlx-viz").text_content()
+
+
+def test_matches_in_folded_weights_are_counted(open_report: OpenReport) -> None:
+    page = open_report(make_document(200))
+    page.locator(".rlx-search").fill("space:weights")
+    expect(page.locator(".rlx-found")).to_have_text(re.compile(r"^(\d+) of 200 · \1 in folded weights$"))
+    page.get_by_role("button", name="Weights", exact=True).click()
+    expect(page.locator(".rlx-found")).to_have_text(re.compile(r"^\d+ of 200$"))
+
+
+def test_names_in_the_arena_never_overlap(open_report: OpenReport) -> None:
+    page = open_report(make_document(200))
+    page.evaluate(
+        """() => {
+            const over = document.querySelector('.rlx-view-arena .rlx-over').getContext('2d');
+            const {clearRect, fillText} = CanvasRenderingContext2D.prototype;
+            over.clearRect = function (...box) { window.names = []; clearRect.apply(this, box); };
+            over.fillText = function (text, x, y) {
+                if (this.textAlign === 'left' && this.textBaseline !== 'bottom') {
+                    const top = this.textBaseline === 'middle' ? y - 5 : y;
+                    window.names.push([x, top, x + this.measureText(text).width, top + 10]);
+                }
+                fillText.call(this, text, x, y);
+            };
+        }"""
+    )
+    page.keyboard.press("p")
+    page.keyboard.press("f")
+    page.wait_for_function("window.names?.length > 1")
+    names = page.evaluate("window.names")
+    clashes = [
+        (a, b)
+        for i, a in enumerate(names)
+        for b in names[:i]
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+    assert clashes == []
