@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import Node
+from planner_core.ir import Node, NodeId
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import attention, matmul, reduce
 from runtime.command_list.thunks.structure import Copy
@@ -19,23 +19,25 @@ def _matrices(dims: tuple[int, ...], left: bool) -> tuple[int, ...]:
     return (1, *dims) if left else (*dims, 1)
 
 
+def _source(ctx: Lowering, operand: NodeId) -> tuple[NodeId, bool]:
+    """What a matmul reads for an operand: an elided transpose's source, and whether it is one."""
+    if ctx.plan.elided[operand]:
+        return ctx.graph[operand].inputs[0], True
+    return operand, False
+
+
 @lowers("MatMul")
 def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
-    a, b = n.inputs
-    b_t = bool(ctx.plan.elided[b])
-    if b_t:
-        b = ctx.graph[b].inputs[0]
-    if ctx.plan.elided[a]:
-        yield ctx.host(n)  # the planner only elides a transpose of the right side; operand() explains
-        return
+    (a, a_t), (b, b_t) = (_source(ctx, i) for i in n.inputs)
     da, db = _matrices(ctx.dims(a), True), _matrices(ctx.dims(b), False)
     k, cols = (db[-1], db[-2]) if b_t else (db[-2], db[-1])
-    if math.prod(da[:-1]) * cols * k == 0:
+    if math.prod(da) * cols * k == 0 and not (a_t or b_t):
         yield ctx.host(n)
     elif len(db) == 2:  # only a right side without a batch dim may be flattened
-        m = math.prod(da[:-1])
-        yield matmul.Sgemm(ctx.operand(a, m, k), ctx.operand(b, *db), ctx.operand(n.id, m, cols), m, k, cols,
-                           ctx.storage(b).text == "f16", b_t)
+        m = da[-1] if a_t else math.prod(da[:-1])
+        left = ctx.operand(a, *da) if a_t else ctx.operand(a, m, k)
+        yield matmul.Sgemm(left, ctx.operand(b, *db), ctx.operand(n.id, m, cols), m, k, cols,
+                           ctx.storage(b).text == "f16", b_t, a_t)
     else:
         lead = ctx.dims(n.id)[: -1 if len(ctx.dims(a)) == 1 else -2]
         batch, m = math.prod(lead), da[-2]
@@ -46,9 +48,7 @@ def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 @lowers("GroupedMatMul")
 def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
-    w_t = bool(ctx.plan.elided[w])
-    if w_t:
-        w = ctx.graph[w].inputs[0]
+    w, w_t = _source(ctx, w)
     m, k = ctx.dims(x)
     yield matmul.GroupedMatMul(ctx.operand(x), ctx.operand(w), ctx.flat(idx), ctx.operand(n.id), m, k,
                                ctx.dims(n.id)[1], ctx.dims(w)[0], w_t)

@@ -205,7 +205,14 @@ def _elided_matmul() -> Case:
     return one(lambda g, i, j: g.mm(i, g.transpose(j, perm=(1, 0))), [x, y], x @ y.T, elide_bank_transposes=True)
 
 
+def _elided_left(both: bool) -> Case:
+    x, y = rand(5, 3), rand(7, 5, seed=1) if both else rand(5, 7, seed=1)
+    return one(lambda g, i, j: g.mm(g.transpose(i, perm=(1, 0)), g.transpose(j, perm=(1, 0)) if both else j), [x, y],
+               x.T @ (y.T if both else y), elide_bank_transposes=True)
+
+
 case(_elided_matmul)
+case(_elided_left, [False, True])
 
 
 def _grouped(elide: bool) -> Case:

@@ -14,7 +14,7 @@ from runtime.errors import RunError
 
 @thunk(name="Sgemm", label="sgemm", partial_extent="scales", where="gpu")
 class Sgemm(Thunk):
-    """c[m,n] = a[m,k] b[k,n]; ``b_t``: b is stored [n,k] (an elided transpose)."""
+    """c[m,n] = a[m,k] b[k,n]; ``a_t``: a is stored [k,m], ``b_t``: b is stored [n,k] (elided transposes)."""
 
     a: In
     b: In
@@ -24,9 +24,10 @@ class Sgemm(Thunk):
     n: int
     b_f16: bool = False
     b_t: bool = False
+    a_t: bool = False
 
     def run(self, a: Array, b: Array, c: Array, scratch: Scratch) -> None:
-        np.matmul(a, b.T if self.b_t else b, out=c)
+        np.matmul(a.T if self.a_t else a, b.T if self.b_t else b, out=c)
 
 
 @thunk(name="BatchedSgemm", label="batched_sgemm", partial_extent="scales", where="gpu")
