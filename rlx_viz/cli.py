@@ -71,10 +71,10 @@ def summary_text(doc: Any) -> str:
     """The headline as aligned lines; the number to allocate first."""
     meta = doc.meta
     h = {k: int(v) if isinstance(v, str) and k not in ("unknown_names",) else v for k, v in meta["headline"].items()}
-    at_least = "≥ " if h["unknown"] else ""
+    least, about = ("≥ ", "≈ ") if h["unknown"] else ("", "")  # a difference of lower limits is no limit
 
     def line(name: str, value: int, note: str = "") -> str:
-        return f"  {name:<14}{at_least + bytes_text(value):>14}  {value:>16,} B{'  ' + note if note else ''}"
+        return f"  {name:<14}{(about if name == 'saved' else least) + bytes_text(value):>14}  {value:>16,} B{'  ' + note if note else ''}"
 
     saved = f"{100 * h['saved'] / h['naive']:.1f}% of naive" if h["naive"] else ""
     gap = "reached: no plan of these live ranges is smaller" if h["optimal"] else (

@@ -35,7 +35,7 @@ _FACTS = (
     ("scratch", "of it scratch"),
     ("padding", "of it padding"),
     ("arena", "Arena"),
-    ("naive", "Without reuse"),
+    ("naive", "Naive (nothing reused)"),
     ("saved", "Saved"),
     ("peak_bytes", "Live at the peak"),
     ("lower_bound", "Lower bound"),
@@ -99,11 +99,11 @@ def _payload(doc: ColumnDocument) -> str:
 def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
     headline = meta.get("headline", {})
     unknown = int(headline.get("unknown", 0))
-    least = "≥ " if unknown else ""
+    least, about = ("≥ ", "≈ ") if unknown else ("", "")  # a difference of lower limits is no limit
     for key, label in _FACTS:
         if key in headline:
             count = int(headline[key])
-            yield label, f"{'' if key == 'saved' else least}{bytes_text(count)} ({count:,} B)"
+            yield label, f"{about if key == 'saved' else least}{bytes_text(count)} ({count:,} B)"
     if "peak_step" in headline:
         yield "Peak step", str(headline["peak_step"])
     if unknown:
