@@ -11,13 +11,16 @@ import json
 import typing
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType, QuantScheme
 from planner_core.ir.shape import Dim, Shape
+
+if TYPE_CHECKING:
+    from planner_core.ir.graph import Graph, NodeId
 
 __all__ = ["Array", "Op", "TensorData", "attributes", "decode_op", "encode_op", "op", "registry"]
 
@@ -73,6 +76,13 @@ class Op:
     def flops(self, out: Shape, *args: Any, **kwargs: Any) -> int:
         """Floating-point operations (a multiply-add counts two)."""
         return 0
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> tuple[NodeId | None, ...]:
+        """Nodes appended to ``g`` that turn ``dy``, the gradient of ``node``, into one gradient an operand; None
+        where the derivative is zero or doesn't exist (ints, masks). ``GraphError`` where none is declared."""
+        have = sorted(n for n, c in _REGISTRY.items() if c.gradient is not Op.gradient)
+        raise GraphError(f"{self.name} {g[node].label} in {g.name!r} has no gradient declared; wanted one of "
+                         f"{', '.join(have)}")
 
     def bodies(self) -> tuple[Any, ...]:
         """Graphs nested in this op (control flow), in a fixed order."""

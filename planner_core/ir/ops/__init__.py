@@ -2,6 +2,24 @@
 
 from planner_core.ir.ops.adaln import AdaLayerNorm, GatedResidual
 from planner_core.ir.ops.attention import Attention, Rope, Softmax, SwiGLU
+from planner_core.ir.ops.attention_backward import AttentionBackward, RopeBackward, RopeTableBackward
+from planner_core.ir.ops.backward import (
+    ActivationBackward,
+    AdaLayerNormBackward,
+    CumsumBackward,
+    GatedResidualBackward,
+    GatherBackward,
+    GroupedMatMulBackwardWeight,
+    LayerNormBackwardBeta,
+    LayerNormBackwardInput,
+    RmsNormBackwardBeta,
+    RmsNormBackwardGamma,
+    RmsNormBackwardInput,
+    SelectiveScanBackward,
+    SliceBackward,
+    SoftmaxBackward,
+    SwiGLUBackward,
+)
 from planner_core.ir.ops.boundary import Constant, Input, Param, Result
 from planner_core.ir.ops.control import Custom, If, Loop, Scan
 from planner_core.ir.ops.conv import (
@@ -13,6 +31,12 @@ from planner_core.ir.ops.conv import (
     Pool2D,
     ResizeNearest,
 )
+from planner_core.ir.ops.conv_backward import (
+    ConvBackwardInput,
+    ConvBackwardWeight,
+    MaxPool2dBackward,
+    MeanPool2dBackward,
+)
 from planner_core.ir.ops.elementwise import Activation, Binary, Compare, Fma, Where
 from planner_core.ir.ops.indexing import (
     Gather,
@@ -22,6 +46,7 @@ from planner_core.ir.ops.indexing import (
     ScatterElements,
     ScatterNd,
 )
+from planner_core.ir.ops.losses import SoftmaxCrossEntropy, SoftmaxCrossEntropyBackward
 from planner_core.ir.ops.matmul import DequantGroupedMatMul, DequantMatMul, GroupedMatMul, MatMul
 from planner_core.ir.ops.norm import (
     BatchNorm,
@@ -46,6 +71,12 @@ from planner_core.ir.ops.structure import (
 )
 
 __all__ = [
+    "ActivationBackward", "AdaLayerNormBackward", "AttentionBackward", "ConvBackwardInput", "ConvBackwardWeight",
+    "CumsumBackward", "GatedResidualBackward", "GatherBackward", "GroupedMatMulBackwardWeight",
+    "LayerNormBackwardBeta", "LayerNormBackwardInput", "MaxPool2dBackward", "MeanPool2dBackward",
+    "RmsNormBackwardBeta", "RmsNormBackwardGamma", "RmsNormBackwardInput", "RopeBackward", "RopeTableBackward",
+    "SelectiveScanBackward", "SliceBackward", "SoftmaxBackward", "SoftmaxCrossEntropy",
+    "SoftmaxCrossEntropyBackward", "SwiGLUBackward",
     "Activation", "AdaLayerNorm", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
     "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
     "Expand", "Fma", "FusedConvBiasAct", "GatedResidual", "Gather", "GatherElements", "GatherNd", "GlobalPool",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads
 from planner_core.ir.shape import Shape
 
 
@@ -39,6 +43,12 @@ class AdaLayerNorm(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 8 * out.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, scale, _ = inputs
+        how: dict[str, Any] = {"eps": self.eps, "layer_norm": self.layer_norm}
+        return (g.ada_layer_norm_backward(x, scale, dy, wrt="input", **how),
+                g.ada_layer_norm_backward(x, scale, dy, wrt="scale", **how), g.reduce_sum(dy, axes=(1,)))
+
 
 @op(family="norm", operands="x y gate")
 class GatedResidual(Op):
@@ -56,3 +66,7 @@ class GatedResidual(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 2 * out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        _, y, gate = inputs
+        return (dy, g.gated_residual_backward(gate, dy, wrt="y"), g.gated_residual_backward(y, dy, wrt="gate"))

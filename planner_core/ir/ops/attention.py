@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from planner_core.errors import GraphError
-from planner_core.ir.op import Array, Op, op
+from planner_core.ir.graph import Graph, NodeId
+from planner_core.ir.op import Array, Op, attributes, op
+from planner_core.ir.ops.adjoint import Grads, reshaped, unbroadcast
 from planner_core.ir.shape import Shape
 
 MASKS = ("none", "causal", "custom", "bias", "sliding_window")
@@ -49,17 +53,20 @@ class Attention(Op):
                 raise GraphError(f"Attention {what} {s}: wanted {heads} heads × {self.head_dim} ({self.layout})")
         return q
 
-    def evaluate(self, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    def split_heads(self, x: Array, heads: int) -> Array:
+        """``[B, heads, S, D]`` of an operand in this layout."""
+        return x if self.layout == "bhsd" else x.reshape(x.shape[0], x.shape[1], heads, self.head_dim).swapaxes(1, 2)
+
+    def probabilities(self, q: Array, k: Array, *mask: Array) -> tuple[Array, Array]:
+        """(softmax of the scores ``[B, H, Sq, Sk]``, slope of the softcap at each score)."""
         kv, d = self.kv_heads or self.num_heads, self.head_dim
-
-        def heads(x: Array, n: int) -> Array:
-            return x if self.layout == "bhsd" else x.reshape(x.shape[0], x.shape[1], n, d).swapaxes(1, 2)
-
-        qh, kh, vh = heads(q, self.num_heads), heads(k, kv), heads(v, kv)
-        kh, vh = (np.repeat(x, self.num_heads // kv, axis=1) for x in (kh, vh))
+        qh, kh = self.split_heads(q, self.num_heads), self.split_heads(k, kv)
+        kh = np.repeat(kh, self.num_heads // kv, axis=1)
         s = qh @ kh.swapaxes(-1, -2) * (self.score_scale or d**-0.5)
+        slope = np.ones((), dtype=s.dtype)
         if self.softcap:
-            s = self.softcap * np.tanh(s / self.softcap)
+            t = np.tanh(s / self.softcap)
+            s, slope = self.softcap * t, 1 - t * t
         sq, sk = s.shape[-2:]
         pos, key = np.arange(sq)[:, None] + sk - sq, np.arange(sk)[None, :]
         if self.mask_kind == "bias":
@@ -71,12 +78,24 @@ class Attention(Op):
                 keep = (key <= pos) & (self.mask_kind == "causal" or key >= pos - self.window)
             s = np.where(keep, s, -np.inf)
         p = np.exp(s - s.max(-1, keepdims=True))
-        out = (p / p.sum(-1, keepdims=True)) @ vh
+        return p / p.sum(-1, keepdims=True), slope
+
+    def evaluate(self, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+        kv = self.kv_heads or self.num_heads
+        vh = np.repeat(self.split_heads(v, kv), self.num_heads // kv, axis=1)
+        out = self.probabilities(q, k, *mask)[0] @ vh
         return np.asarray(out if self.layout == "bhsd" else out.swapaxes(1, 2).reshape(q.shape), dtype=q.dtype)
 
     def flops(self, out: Shape, q: Shape, k: Shape, *_: Shape) -> int:
         keys = k.dims[2 if self.layout == "bhsd" else 1].value or 0
         return 4 * out.numel * keys
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        q, k, v, *mask = inputs
+        how = dict(attributes(self))
+        names = ("q", "k", "v", *(("mask",) if self.mask_kind == "bias" else ()))
+        made = tuple(g.attention_backward(q, k, v, dy, *mask, wrt=wrt, **how) for wrt in names)
+        return (*made, None) if self.mask_kind == "custom" else made
 
 
 @op(family="attention", operands="x cos sin")
@@ -111,6 +130,17 @@ class Rope(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 3 * out.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, cos, sin = inputs
+        how: dict[str, Any] = {"head_dim": self.head_dim, "n_rot": self.n_rot, "interleaved": self.interleaved}
+        tables = []
+        for wrt, table in (("cos", cos), ("sin", sin)):
+            made = g.rope_table_backward(x, dy, wrt=wrt, **how)
+            shape = g[table].shape  # one row for all positions broadcasts
+            rows = g[made].shape.with_dims((shape.dims[0], g[made].shape.dims[1]))
+            tables.append(reshaped(g, unbroadcast(g, made, rows), shape))
+        return g.rope_backward(dy, cos, sin, **how), *tables
+
 
 @op(family="attention", operands="x")
 class Softmax(Op):
@@ -128,6 +158,9 @@ class Softmax(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 5 * out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.softmax_backward(node, dy, axis=self.axis),)
 
 
 @op(family="attention", operands="x")
@@ -149,3 +182,6 @@ class SwiGLU(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 5 * out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.swiglu_backward(inputs[0], dy, gate_first=self.gate_first),)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
-from planner_core.ir.ops.elementwise import ACTIVATION
+from planner_core.ir.ops.adjoint import Grads, channel_sum, refuse
+from planner_core.ir.ops.elementwise import ACTIVATION, FLAT
+from planner_core.ir.ops.reduce import Reduce
 from planner_core.ir.ops.structure import shifted
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, dim
 
@@ -63,6 +68,13 @@ def conv_reference(x: Array, w: Array, strides: tuple[int, ...], pads: tuple[int
     return out.reshape(n, m, *extents)
 
 
+def _conv_gradient(o: Conv | Conv3d | FusedConvBiasAct, g: Graph, x: NodeId, w: NodeId,
+                   dy: NodeId) -> tuple[NodeId, NodeId]:
+    how: dict[str, Any] = {"strides": o.strides, "pads": o.pads, "dilations": o.dilations, "groups": o.groups}
+    return (g.conv_backward_input(w, dy, **how, dims=g[x].shape.dims),
+            g.conv_backward_weight(x, dy, **how, dims=g[w].shape.dims))
+
+
 @op(family="conv", operands="x w")
 class Conv(Op):
     """1-D or 2-D convolution; pads are all begins, then all ends. FLOPs: 2·out·C_in/groups·window."""
@@ -82,6 +94,9 @@ class Conv(Op):
 
     def flops(self, out: Shape, x: Shape, w: Shape, *_: Shape) -> int:
         return _conv_flops(out, w)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return _conv_gradient(self, g, inputs[0], inputs[1], dy)
 
 
 @op(family="conv", operands="x w")
@@ -103,6 +118,9 @@ class Conv3d(Op):
 
     def flops(self, out: Shape, x: Shape, w: Shape, *_: Shape) -> int:
         return _conv_flops(out, w)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return _conv_gradient(self, g, inputs[0], inputs[1], dy)
 
 
 @op(family="conv", operands="x w bias residual?")
@@ -140,6 +158,17 @@ class FusedConvBiasAct(Op):
 
     def flops(self, out: Shape, x: Shape, w: Shape, *_: Shape) -> int:
         return _conv_flops(out, w) + out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, w, _, *residual = inputs
+        if self.activation in FLAT:
+            return (None,) * len(inputs)
+        if self.activation:
+            pre = node  # for these two the output's sign is the operand's, all that the slope asks for
+            if self.activation != "relu" and not (self.activation == "leaky_relu" and self.alpha > 0):
+                pre = g.add(replace(self, activation="", alpha=0.0, beta=0.0), *inputs)
+            dy = g.activation_backward(pre, dy, kind=self.activation, alpha=self.alpha, beta=self.beta)
+        return *_conv_gradient(self, g, x, w, dy), channel_sum(g, dy), *(dy for _ in residual)
 
 
 @op(family="conv", operands="x w")
@@ -181,6 +210,14 @@ class ConvTranspose2d(Op):
 
     def flops(self, out: Shape, x: Shape, w: Shape, *_: Shape) -> int:
         return 2 * x.numel * math.prod(w.sizes[1:])
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, w = inputs
+        like: dict[str, Any] = {"strides": self.strides, "pads": self.pads, "dilations": self.dilations,
+            "groups": self.groups}
+        if any(p >= s for p, s in zip(self.output_padding, self.strides, strict=True)):
+            refuse(g, node, f"output_padding {self.output_padding} is not below the strides {self.strides}")
+        return g.conv(dy, w, **like), g.conv_backward_weight(dy, x, **like, dims=g[w].shape.dims)
 
 
 @op(family="conv", operands="x")
@@ -226,6 +263,14 @@ class Pool2D(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return out.numel * math.prod(self.kernel)
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        how: dict[str, Any] = {"kernel": self.kernel, "strides": self.strides, "pads": self.pads,
+            "ceil_mode": self.ceil_mode}
+        if self.kind == "max":
+            return (g.max_pool2d_backward(inputs[0], dy, **how),)
+        return (g.mean_pool2d_backward(dy, **how, count_include_pad=self.count_include_pad,
+                                       dims=g[inputs[0]].shape.dims),)
+
 
 @op(family="conv", operands="x")
 class GlobalPool(Op):
@@ -245,6 +290,10 @@ class GlobalPool(Op):
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return x.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        axes = tuple(range(2, g[inputs[0]].shape.rank))
+        return Reduce(self.kind, axes, keepdims=True).gradient(g, node, inputs, dy)
+
 
 @op(family="conv", operands="x")
 class ResizeNearest(Op):
@@ -261,3 +310,8 @@ class ResizeNearest(Op):
         for axis, f in enumerate(self.factors):
             x = np.repeat(x, f, axis=axis) if f > 1 else x
         return x
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x = g[inputs[0]].shape
+        dims = [part for d, f in zip(x.dims, self.factors, strict=True) for part in (d, dim(f))]
+        return (g.reduce_sum(g.reshape(dy, dims=dims), axes=tuple(range(1, 2 * x.rank, 2))),)

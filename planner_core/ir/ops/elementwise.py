@@ -9,7 +9,9 @@ import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads, scalar, unbroadcast
 from planner_core.ir.shape import Shape, broadcast_dims
 
 
@@ -75,6 +77,9 @@ ACTIVATION: dict[str, Callable[[Array, float, float], Array]] = {
 }
 """Activation kinds with their formula over (x, alpha, beta); the first twelve are sub-ops 0–11 in order."""
 
+FLAT = {"floor", "ceil", "round", "sign", "not"}
+"""Activation kinds whose derivative is zero wherever it exists."""
+
 _WITH_ALPHA = {"leaky_relu", "elu", "hardsigmoid", "clip"}
 
 
@@ -98,6 +103,36 @@ class Binary(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return out.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        a, b = inputs
+        da: NodeId | None
+        db: NodeId | None
+        match self.kind:
+            case "add":
+                da, db = dy, dy
+            case "sub":
+                da, db = dy, g.neg(dy)
+            case "mul":
+                da, db = g.mul(dy, b), g.mul(dy, a)
+            case "div":
+                da = g.div(dy, b)
+                db = g.neg(g.mul(da, node))
+            case "max" | "min":  # a tie is shared evenly, as PyTorch does
+                half = g.where(g.eq(a, b), g.mul(dy, scalar(g, 0.5, dy)), scalar(g, 0, dy))
+                above, below = g.where(g.gt(a, b), dy, half), g.where(g.lt(a, b), dy, half)
+                da, db = (above, below) if self.kind == "max" else (below, above)
+            case "pow":
+                one = scalar(g, 1, dy)
+                slope = g.mul(b, g.pow(a, g.sub(b, one)))
+                da = g.mul(dy, g.where(g.eq(b, scalar(g, 0, dy)), scalar(g, 0, dy), slope))
+                safe = g.where(g.eq(a, scalar(g, 0, dy)), one, a)  # 0^b · log 0 is taken as 0
+                db = g.mul(g.mul(dy, node), g.log(safe))
+            case "mod":
+                da, db = dy, g.neg(g.mul(dy, g.floor(g.div(a, b))))
+            case _:
+                return None, None
+        return unbroadcast(g, da, g[a].shape), unbroadcast(g, db, g[b].shape)
+
 
 @op(family="elementwise", operands="a b", builders={k: {"kind": k} for k in COMPARE})
 class Compare(Op):
@@ -118,6 +153,9 @@ class Compare(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return out.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return None, None
+
 
 @op(family="elementwise", operands="cond on_true on_false")
 class Where(Op):
@@ -130,6 +168,12 @@ class Where(Op):
 
     def evaluate(self, cond: Array, t: Array, f: Array, *_: Array) -> Array:
         return np.where(cond != 0, t, f)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        cond, t, f = inputs
+        zero = scalar(g, 0, dy)
+        return (None, unbroadcast(g, g.where(cond, dy, zero), g[t].shape),
+                unbroadcast(g, g.where(cond, zero, dy), g[f].shape))
 
 
 @op(family="elementwise", operands="a b c")
@@ -144,6 +188,11 @@ class Fma(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 2 * out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        a, b, c = inputs
+        return (unbroadcast(g, g.mul(dy, b), g[a].shape), unbroadcast(g, g.mul(dy, a), g[b].shape),
+                unbroadcast(g, dy, g[c].shape))
 
 
 @op(family="elementwise", operands="x", builders={k if k != "not" else "logical_not": {"kind": k}
@@ -168,3 +217,12 @@ class Activation(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        if self.kind in FLAT:
+            return (None,)
+        if self.kind == "neg":
+            return (g.neg(dy),)
+        if self.kind == "exp":
+            return (g.mul(dy, node),)
+        return (g.activation_backward(inputs[0], dy, kind=self.kind, alpha=self.alpha, beta=self.beta),)

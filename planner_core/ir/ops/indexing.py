@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads, refuse, zeros
 from planner_core.ir.shape import Shape
 
 
@@ -29,6 +31,11 @@ class Gather(Op):
     def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
         return np.take(x, _wrap(idx, x.shape[self.axis]), axis=self.axis)
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, idx = inputs
+        axis = g[x].shape.axis(self.axis)
+        return g.gather_backward(dy, idx, axis=axis, extent=g[x].shape.dims[axis]), None
+
 
 @op(family="indexing", operands="x indices")
 class GatherElements(Op):
@@ -43,6 +50,10 @@ class GatherElements(Op):
 
     def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
         return np.take_along_axis(x, _wrap(idx, x.shape[self.axis]), self.axis)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, idx = inputs
+        return g.scatter_elements(zeros(g, g[x].shape), idx, dy, axis=g[x].shape.axis(self.axis), reduction="add"), None
 
 
 @op(family="indexing", operands="x indices")
@@ -69,6 +80,10 @@ class ScatterNd(Op):
         out[tuple(_wrap(idx[..., i], x.shape[i]) for i in range(idx.shape[-1]))] = updates
         return out
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        _, idx, updates = inputs
+        return g.scatter_nd(dy, idx, zeros(g, g[updates].shape)), None, g.gather_nd(dy, idx)
+
 
 @op(family="indexing", operands="x indices updates")
 class ScatterElements(Op):
@@ -93,6 +108,18 @@ class ScatterElements(Op):
             ufunc.at(out, tuple(where), updates)
         return out
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, idx, updates = inputs
+        axis = g[x].shape.axis(self.axis)
+        if self.reduction not in ("none", "add"):
+            refuse(g, node, f"reduction {self.reduction!r}; only none and add are differentiated")
+        cut = dy
+        for i, n in enumerate(g[idx].shape.sizes):
+            if i != axis and n != g[cut].shape.sizes[i]:
+                cut = g.narrow(cut, axis=i, start=0, len=n)
+        kept = dy if self.reduction == "add" else g.scatter_elements(dy, idx, zeros(g, g[updates].shape), axis=axis)
+        return kept, None, g.gather_elements(cut, idx, axis=axis)
+
 
 @op(family="indexing", operands="updates indices")
 class ScatterAdd(Op):
@@ -108,3 +135,6 @@ class ScatterAdd(Op):
         out = np.zeros((self.out_dim, *tail), dtype=updates.dtype)
         np.add.at(out, idx.reshape(-1).astype(np.int64), updates.reshape(math.prod(idx.shape), *tail))
         return out
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return g.gather(dy, inputs[1], axis=0), None

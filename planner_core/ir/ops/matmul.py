@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType, QuantScheme
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
-from planner_core.ir.shape import Shape, broadcast_dims
+from planner_core.ir.ops.adjoint import Grads, reshaped, swapped, unbroadcast
+from planner_core.ir.shape import Shape, broadcast_dims, dim
 
 
 @op(family="matmul", operands="a b", builders={"mm": {}})
@@ -31,6 +35,24 @@ class MatMul(Op):
     def flops(self, out: Shape, a: Shape, b: Shape, *_: Shape) -> int:
         return 2 * out.numel * (a.dims[-1].value or 0)
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        a, b = inputs
+        sa, sb, one = g[a].shape, g[b].shape, dim(1)
+        if sa.rank == 1:
+            a = g.reshape(a, dims=(one, *sa.dims))
+        if sb.rank == 1:
+            b = g.reshape(b, dims=(*sb.dims, one))
+        lead = g[dy].shape.dims[: g[dy].shape.rank - (sa.rank > 1) - (sb.rank > 1)]
+        full = g[dy].shape.with_dims((*lead, g[a].shape.dims[-2], g[b].shape.dims[-1]))
+        dy = reshaped(g, dy, full)
+        da = unbroadcast(g, g.mm(dy, swapped(g, b)), g[a].shape)
+        if g[b].shape.rank == 2 and full.rank > 2:  # one product over all rows, not a batch of them to sum
+            rows = math.prod(full.sizes[:-1])
+            a = g.reshape(a, dims=(dim(rows), g[a].shape.dims[-1]))
+            dy = g.reshape(dy, dims=(dim(rows), full.dims[-1]))
+        db = unbroadcast(g, g.mm(swapped(g, a), dy), g[b].shape)
+        return reshaped(g, da, sa), reshaped(g, db, sb)
+
 
 def _grouped(x: Shape, k: int | None, n: int, what: str) -> Shape:
     if x.rank != 2 or (k is not None and x.dims[1].value not in (None, k)):
@@ -53,6 +75,11 @@ class GroupedMatMul(Op):
 
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return 2 * out.numel * (x.dims[1].value or 0)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, w, idx = inputs
+        return (g.grouped_mat_mul(dy, swapped(g, w), idx),
+                g.grouped_mat_mul_backward_weight(x, dy, idx, experts=g[w].shape.sizes[0]), None)
 
 
 def _check_packed(w: Shape, rows: int, k: int, scheme: QuantScheme, what: str) -> None:

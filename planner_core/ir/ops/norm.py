@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads, channel_last, channel_sum, per_channel, scalar
 from planner_core.ir.shape import Shape
 
 
@@ -32,6 +34,11 @@ class LayerNorm(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 8 * out.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, gamma, _ = inputs
+        return (g.layer_norm_backward_input(x, gamma, dy, eps=self.eps),
+                g.layer_norm_backward_gamma(x, dy, eps=self.eps), g.layer_norm_backward_beta(dy))
+
 
 @op(family="norm", operands="x gamma beta")
 class LayerNorm2d(Op):
@@ -50,6 +57,12 @@ class LayerNorm2d(Op):
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 8 * out.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, dy = channel_last(g, inputs[0]), channel_last(g, dy)
+        dx = g.layer_norm_backward_input(x, inputs[1], dy, eps=self.eps)
+        return (channel_last(g, dx, back=True), g.layer_norm_backward_gamma(x, dy, eps=self.eps),
+                g.layer_norm_backward_beta(dy))
+
 
 @op(family="norm", operands="x gamma beta?")
 class RmsNorm(Op):
@@ -66,6 +79,11 @@ class RmsNorm(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 5 * out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, gamma, *beta = inputs
+        return (g.rms_norm_backward_input(x, gamma, dy, eps=self.eps), g.rms_norm_backward_gamma(x, dy, eps=self.eps),
+                *(g.rms_norm_backward_beta(dy) for _ in beta))
 
 
 @op(family="norm", operands="x gamma beta mean var")
@@ -84,6 +102,17 @@ class BatchNorm(Op):
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return 2 * out.numel
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x, gamma, _, mean, var = inputs
+        rank = g[x].shape.rank
+        r = g.rsqrt(g.add(var, scalar(g, self.eps, dy)))
+        scale = g.mul(gamma, r)
+        d_beta = channel_sum(g, dy)
+        moved = channel_sum(g, g.mul(dy, g.sub(x, per_channel(g, mean, rank))))  # Σ dy·(x - mean)
+        d_gamma = g.mul(moved, r)
+        d_var = g.mul(g.mul(d_gamma, scale), g.mul(r, scalar(g, -0.5, dy)))
+        return g.mul(dy, per_channel(g, scale, rank)), d_gamma, d_beta, g.neg(g.mul(d_beta, scale)), d_var
 
 
 @op(family="norm", operands="x dy")

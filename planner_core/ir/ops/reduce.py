@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads, refuse, scalar, spread, zeros
 from planner_core.ir.shape import Shape, dim
 
 REDUCE: dict[str, Callable[..., Any]] = {
@@ -38,6 +41,21 @@ class Reduce(Op):
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return x.numel
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        (x,) = inputs
+        shape = g[x].shape
+        if self.kind == "sum":
+            return (spread(g, dy, shape, self.axes),)
+        axes = {shape.axis(a) for a in self.axes}
+        if self.kind == "mean":
+            count = math.prod(shape.sizes[a] for a in axes)
+            return (spread(g, g.mul(dy, scalar(g, 1 / count, dy)), shape, self.axes),)
+        if self.kind == "prod":
+            refuse(g, node, "prod divides by its operands, which may be zero; write it as exp(sum(log(x)))")
+        here = g.eq(x, spread(g, node, shape, self.axes))  # ties share evenly, as in PyTorch's amax
+        ties = g.reduce_sum(g.cast(here, to=shape.dtype), axes=self.axes, keepdims=self.keepdims)
+        return (g.where(here, spread(g, g.div(dy, ties), shape, self.axes), scalar(g, 0, dy)),)
+
 
 @op(family="reduce", operands="x", builders={"argmax": {"kind": "max"}, "argmin": {"kind": "min"}})
 class ArgReduce(Op):
@@ -55,6 +73,9 @@ class ArgReduce(Op):
     def evaluate(self, x: Array, *_: Array) -> Array:
         fn = np.argmax if self.kind == "max" else np.argmin
         return np.asarray(fn(x, axis=self.axis, keepdims=self.keepdims), dtype=np.int64)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (None,)
 
 
 @op(family="reduce", operands="x")
@@ -75,6 +96,13 @@ class TopK(Op):
         order = np.argsort(-x if self.largest else x, axis=-1, kind="stable")[..., : self.k]
         return np.take_along_axis(x, order, -1) if self.values else order.astype(np.int64)
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        if not self.values:
+            return (None,)
+        (x,) = inputs
+        at = g.top_k(x, k=self.k, largest=self.largest)
+        return (g.scatter_elements(zeros(g, g[x].shape), at, dy, axis=g[x].shape.rank - 1, reduction="add"),)
+
 
 @op(family="reduce", operands="x")
 class Cumsum(Op):
@@ -89,3 +117,6 @@ class Cumsum(Op):
     def evaluate(self, x: Array, *_: Array) -> Array:
         y = np.cumsum(x, axis=-1, dtype=x.dtype)
         return y - x if self.exclusive else y
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.cumsum_backward(dy, exclusive=self.exclusive),)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads
 from planner_core.ir.shape import Shape
 
 
@@ -38,3 +40,6 @@ class SelectiveScan(Op):
 
     def flops(self, out: Shape, x: Shape, delta: Shape, a: Shape, *_: Shape) -> int:
         return 9 * out.numel * (a.dims[1].value or 0)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return tuple(g.selective_scan_backward(*inputs, dy, wrt=wrt) for wrt in ("x", "delta", "a", "b", "c"))

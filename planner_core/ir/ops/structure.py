@@ -8,7 +8,9 @@ import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType
+from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.adjoint import Grads, refuse, unbroadcast
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, broadcast_dims, dim
 
 
@@ -27,6 +29,9 @@ class Reshape(Op):
     def evaluate(self, x: Array, *_: Array) -> Array:
         return x.reshape(Shape(self.dims).sizes)
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.reshape(dy, dims=g[inputs[0]].shape.dims),)
+
 
 @op(family="structure", operands="x")
 class Transpose(Op):
@@ -41,6 +46,9 @@ class Transpose(Op):
 
     def evaluate(self, x: Array, *_: Array) -> Array:
         return np.ascontiguousarray(x.transpose(self.perm))
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.transpose(dy, perm=tuple(self.perm.index(i) for i in range(len(self.perm)))),)
 
 
 @op(family="structure", operands="x")
@@ -60,6 +68,13 @@ class Narrow(Op):
 
     def evaluate(self, x: Array, *_: Array) -> Array:
         return x[(slice(None),) * self.axis + (slice(self.start, self.start + self.len),)]
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x = g[inputs[0]].shape
+        axis = x.axis(self.axis)
+        after = x.sizes[axis] - self.start - self.len
+        return (g.pad(dy, before=tuple(self.start if i == axis else 0 for i in range(x.rank)),
+                      after=tuple(after if i == axis else 0 for i in range(x.rank))),)
 
 
 @op(family="structure", operands="xs*")
@@ -85,6 +100,15 @@ class Concat(Op):
     def evaluate(self, *ins: Array) -> Array:
         return np.concatenate(ins, axis=self.axis)
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        out: list[NodeId] = []
+        start, axis = 0, g[node].shape.axis(self.axis)
+        for i in inputs:
+            n = g[i].shape.sizes[axis]
+            out.append(g.narrow(dy, axis=axis, start=start, len=n))
+            start += n
+        return tuple(out)
+
 
 @op(family="structure", operands="x")
 class Expand(Op):
@@ -98,6 +122,9 @@ class Expand(Op):
     def evaluate(self, x: Array, *_: Array) -> Array:
         return np.ascontiguousarray(np.broadcast_to(x, np.broadcast_shapes(x.shape, Shape(self.dims).sizes)))
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (unbroadcast(g, dy, g[inputs[0]].shape),)
+
 
 @op(family="structure", operands="x")
 class Cast(Op):
@@ -110,6 +137,10 @@ class Cast(Op):
 
     def evaluate(self, x: Array, *_: Array) -> Array:
         return x.astype(self.to.numpy)
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        x = g[inputs[0]]
+        return (g.cast(dy, to=x.dtype) if x.dtype.is_float else None,)
 
 
 @op(family="structure", operands="x")
@@ -125,6 +156,9 @@ class Reverse(Op):
 
     def evaluate(self, x: Array, *_: Array) -> Array:
         return np.ascontiguousarray(np.flip(x, self.axes))
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.reverse(dy, axes=self.axes),)
 
 
 @op(family="structure", operands="cache rows position?")
@@ -183,6 +217,11 @@ class Pad(Op):
             return np.pad(cut, widths, constant_values=self.value)
         return np.pad(cut, widths, mode="edge" if self.mode == "edge" else "reflect")
 
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        if self.mode != "constant":
+            refuse(g, node, f"mode {self.mode} repeats elements; only constant padding is differentiated")
+        return (g.pad(dy, before=tuple(-b for b in self.before), after=tuple(-a for a in self.after)),)
+
 
 @op(family="structure", operands="x")
 class Slice(Op):
@@ -209,3 +248,7 @@ class Slice(Op):
         for axis, start, stop, step in zip(self.axes, self.starts, self.stops, self.steps, strict=True):
             index[axis] = slice(start, None if stop < 0 else stop, step)
         return np.ascontiguousarray(x[tuple(index)])
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        return (g.slice_backward(dy, axes=self.axes, starts=self.starts, stops=self.stops, steps=self.steps,
+                                 dims=g[inputs[0]].shape.dims),)

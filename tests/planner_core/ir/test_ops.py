@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planner_core.errors import GraphError
-from planner_core.ir import DType, Graph, QuantScheme, Shape, registry
+from planner_core.ir import Dim, DType, Graph, QuantScheme, Shape, registry
 from planner_core.ir.op import Op
 from planner_core.ir.ops import Custom, If, Loop, Scan
 
@@ -30,6 +30,45 @@ def _body(*inputs: tuple[int, ...], flag: bool = False) -> Graph:
 
 # op -> a function that adds one to a graph
 EXAMPLES: dict[str, Callable[[Graph], int]] = {
+    "ActivationBackward": lambda g: g.activation_backward(g.input("x", (2, 3)), g.input("dy", (2, 3)), kind="elu", alpha=0.5),
+    "AdaLayerNormBackward": lambda g: g.ada_layer_norm_backward(g.input("x", (2, 3, 4)), g.input("a", (2, 4)),
+                                                                g.input("dy", (2, 3, 4)), wrt="scale"),
+    "AttentionBackward": lambda g: g.attention_backward(
+        g.input("q", (1, 4, 16)), g.input("k", (1, 6, 8)), g.input("v", (1, 6, 8)), g.input("dy", (1, 4, 16)), wrt="k",
+        num_heads=4, head_dim=4, kv_heads=2, mask_kind="causal", softcap=5.0),
+    "ConvBackwardInput": lambda g: g.conv_backward_input(g.param("w", (6, 2, 3, 3)), g.input("dy", (1, 6, 6, 2)), groups=2,
+                                                         dims=(1, 4, 6, 6), **ONE),
+    "ConvBackwardWeight": lambda g: g.conv_backward_weight(g.input("x", (1, 4, 6, 6)), g.input("dy", (1, 6, 6, 2)), groups=2,
+                                                           dims=(6, 2, 3, 3), **ONE),
+    "CumsumBackward": lambda g: g.cumsum_backward(g.input("dy", (2, 3)), exclusive=True),
+    "GatedResidualBackward": lambda g: g.gated_residual_backward(g.input("y", (2, 3, 4)), g.input("dy", (2, 3, 4)), wrt="gate"),
+    "GatherBackward": lambda g: g.gather_backward(g.input("dy", (5, 2, 2, 3)), g.constant([[0, 1], [2, -1]]), axis=1, extent=Dim(4)),
+    "GroupedMatMulBackwardWeight": lambda g: g.grouped_mat_mul_backward_weight(
+        g.input("x", (4, 5)), g.input("dy", (4, 6)), g.constant([0, 1, 1, 0]), experts=3),
+    "LayerNormBackwardBeta": lambda g: g.layer_norm_backward_beta(g.input("dy", (2, 3))),
+    "LayerNormBackwardInput": lambda g: g.layer_norm_backward_input(g.input("x", (2, 3)), g.param("g", (3,)), g.input("dy", (2, 3))),
+    "MaxPool2dBackward": lambda g: g.max_pool2d_backward(g.input("x", (1, 2, 7, 7)), g.input("dy", (1, 2, 3, 4)), kernel=(3, 3),
+                                                         strides=(2, 2), pads=(0, 1, 0, 1), ceil_mode=True),
+    "MeanPool2dBackward": lambda g: g.mean_pool2d_backward(
+        g.input("dy", (1, 2, 3, 4)), kernel=(3, 3), strides=(2, 2), pads=(0, 1, 0, 1), ceil_mode=True, count_include_pad=False,
+        dims=(1, 2, 7, 7)),
+    "RmsNormBackwardBeta": lambda g: g.rms_norm_backward_beta(g.input("dy", (2, 3))),
+    "RmsNormBackwardGamma": lambda g: g.rms_norm_backward_gamma(g.input("x", (2, 3)), g.input("dy", (2, 3))),
+    "RmsNormBackwardInput": lambda g: g.rms_norm_backward_input(g.input("x", (2, 3)), g.param("g", (3,)), g.input("dy", (2, 3))),
+    "RopeBackward": lambda g: g.rope_backward(g.input("dy", (1, 4, 16)), g.param("c", (4, 3)), g.param("s", (4, 3)), head_dim=8,
+                                              n_rot=6),
+    "RopeTableBackward": lambda g: g.rope_table_backward(g.input("x", (1, 4, 16)), g.input("dy", (1, 4, 16)), wrt="sin", head_dim=8,
+                                                         n_rot=6),
+    "SelectiveScanBackward": lambda g: g.selective_scan_backward(
+        g.input("x", (2, 5, 3)), g.input("d", (2, 5, 3)), g.param("a", (3, 4)), g.input("b", (2, 5, 4)), g.input("c", (2, 5, 4)),
+        g.input("dy", (2, 5, 3)), wrt="a"),
+    "SliceBackward": lambda g: g.slice_backward(g.input("dy", (3, 5)), axes=(0, 1), starts=(1, 4), stops=(6, -1), steps=(2, -1),
+                                                dims=(6, 5)),
+    "SoftmaxBackward": lambda g: g.softmax_backward(g.input("y", (2, 3)), g.input("dy", (2, 3)), axis=0),
+    "SoftmaxCrossEntropy": lambda g: g.softmax_cross_entropy(g.input("x", (2, 3, 4)), g.constant([[0, 1, 2], [3, -1, 0]])),
+    "SoftmaxCrossEntropyBackward": lambda g: g.softmax_cross_entropy_backward(
+        g.input("x", (2, 3)), g.input("t", (2, 3)), g.input("dy", (2,))),
+    "SwiGLUBackward": lambda g: g.swiglu_backward(g.input("x", (2, 6)), g.input("dy", (2, 3))),
     "Activation": lambda g: g.leaky_relu(g.input("x", (2, 3)), alpha=0.1),
     "AdaLayerNorm": lambda g: g.ada_layer_norm(g.input("x", (2, 3, 4)), g.input("a", (2, 4)), g.input("b", (2, 4))),
     "ArgReduce": lambda g: g.argmax(g.input("x", (2, 3)), axis=-1, keepdims=True),
