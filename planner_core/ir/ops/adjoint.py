@@ -59,9 +59,10 @@ def spread(g: Graph, dy: NodeId, x: Shape, axes: tuple[int, ...]) -> NodeId:
 
 
 def swapped(g: Graph, x: NodeId) -> NodeId:
-    """The last two axes exchanged."""
-    rank = g[x].shape.rank
-    return g.transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
+    """The last two axes exchanged; the operand of ``x`` where ``x`` is just that exchange, so no copy is made."""
+    rank, n = g[x].shape.rank, g[x]
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    return n.inputs[0] if getattr(n.op, "perm", None) == perm else g.transpose(x, perm=perm)
 
 
 def channel_last(g: Graph, x: NodeId, back: bool = False) -> NodeId:

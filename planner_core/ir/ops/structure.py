@@ -10,7 +10,7 @@ from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
-from planner_core.ir.ops.adjoint import Grads, refuse, unbroadcast
+from planner_core.ir.ops.adjoint import Grads, refuse, scalar, unbroadcast
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, broadcast_dims, dim
 
 
@@ -186,6 +186,16 @@ class KvAppend(Op):
         start = int(position[0].ravel()[0]) if position else self.start
         out[(slice(None),) * self.axis + (slice(start, start + rows.shape[self.axis]),)] = rows
         return out
+
+    def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
+        if len(inputs) > 2:
+            refuse(g, node, "the rows' position is known only at the run; give start instead")
+        axis, n = g[node].shape.axis(self.axis), g[inputs[1]].shape.sizes[self.axis]
+        extent = g[node].shape.sizes[axis]
+        written = np.zeros([extent if i == axis else 1 for i in range(g[node].shape.rank)], dtype=bool)
+        written[(slice(None),) * axis + (slice(self.start, self.start + n),)] = True
+        return (g.where(g.constant(written), scalar(g, 0, dy), dy),  # not an append of zeros, which would write into dy
+                g.narrow(dy, axis=axis, start=self.start, len=n))
 
 
 def shifted(d: Dim, by: int) -> Dim:

@@ -145,6 +145,12 @@ def test_a_shared_right_side_is_one_product() -> None:
     assert training[training.outputs[-1]].op.name == "MatMul"
 
 
+def test_a_transposed_operand_is_not_transposed_back() -> None:
+    g = Graph("g")
+    g.set_outputs(g.mm(g.input("a", (3, 5)), g.transpose(g.param("b", (4, 5)), perm=(1, 0))), names=["y"])
+    assert len(backward(g, wrt=["a"]).of("Transpose")) == 1
+
+
 def _conv(space: int, groups: int, stride: int, dilation: int, before: int, after: int) -> dict[str, Any]:
     return {"strides": (stride,) * space, "pads": (before,) * space + (after,) * space,
         "dilations": (dilation,) * space,
@@ -362,6 +368,10 @@ OTHERS: list[tuple[str, dict[str, tuple[int, ...]], Build, Torch]] = [
      lambda x: F.cross_entropy(x, INDEX([4, 0, 2]), reduction="none")),
     ("cross entropy, dense", ab((3, 5), (3, 5)), lambda g, a, b: g.softmax_cross_entropy(a, b),
      lambda a, b: F.cross_entropy(a, b, reduction="none")),
+    ("cache append", {"c": (2, 5, 3), "r": (2, 2, 3)}, lambda g, c, r: g.exp(g.kv_append(c, r, axis=1, start=2)),
+     lambda c, r: torch.exp(torch.cat((c[:, :2], r, c[:, 4:]), 1))),
+    ("matmul by a transpose", ab((3, 5), (4, 5)), lambda g, a, b: g.mm(a, g.transpose(b, perm=(1, 0))),
+     lambda a, b: a @ b.T),
     ("used twice", x_(3, 3), lambda g, x: g.add(g.mm(x, x), g.mul(x, g.exp(x))), lambda x: x @ x + x * torch.exp(x)),
 ]
 
@@ -371,8 +381,7 @@ def test_other_ops(shapes: dict[str, tuple[int, ...]], build: Build, fn: Torch) 
     check(shapes, build, fn)
 
 
-REFUSED = {"Constant", "Custom", "DequantGroupedMatMul", "DequantMatMul", "GatherNd", "If", "Input", "KvAppend",
-    "Loop", "Param",
+REFUSED = {"Constant", "Custom", "DequantGroupedMatMul", "DequantMatMul", "GatherNd", "If", "Input", "Loop", "Param",
            "Result", "Scan"}
 """Ops without a gradient: leaves need none; the rest are named when one is asked for."""
 

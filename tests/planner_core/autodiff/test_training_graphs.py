@@ -311,6 +311,8 @@ def _scalar(build: Callable[[Graph, int], int]) -> Graph:
     (lambda g, w: g.add(Custom("mine", g[w].shape, num_inputs=1), w, name="c"),
      r"Custom c in 'g.training' has no gradient declared; wanted one of Activation, AdaLayerNorm, .*Where"),
     (lambda g, w: g.pad(w, before=(1, 0), after=(0, 0), mode="edge"), r"Pad %1 .* has no gradient here: mode edge"),
+    (lambda g, w: g.kv_append(w, g.narrow(w, axis=0, start=0, len=1), g.constant([1]), axis=0),
+     "known only at the run"),
     (lambda g, w: g.reduce_prod(w, axes=(0,)), r"Reduce %1 .* no gradient here: prod divides"),
     (lambda g, w: g.scatter_elements(w, g.constant([[0]]), g.constant([[1.0]]), axis=0, reduction="mul"),
      r"ScatterElements %3 .* reduction 'mul'; only none and add"),
