@@ -13,6 +13,7 @@ import numpy.typing as npt
 from planner_core.errors import PlanError
 from planner_core.ir import DType, Graph, Node, NodeId
 from planner_core.ir.ops import Narrow
+from planner_core.ir.views import is_pure_view, is_view
 
 __all__ = ["GraphFacts", "collect_view_aliases", "facts_of", "is_pure_view", "is_view", "resolve_view_root"]
 
@@ -25,22 +26,6 @@ NOT_BOUNDARY, INPUT, PARAM, CONSTANT = 0, 1, 2, 3
 _BOUNDARY = {"Input": INPUT, "Param": PARAM, "Constant": CONSTANT}
 DTYPES = list(DType)
 _DTYPE_CODE = {d: i for i, d in enumerate(DTYPES)}
-
-
-def is_view(graph: Graph, node: NodeId) -> bool:
-    """The node shows bytes of its first input: a ``KvAppend``, or a pure view."""
-    return graph[node].op.name == "KvAppend" or is_pure_view(graph, node)
-
-
-def is_pure_view(graph: Graph, node: NodeId) -> bool:
-    """A view that needs no work: ``Reshape``, ``Cast`` to the parent's dtype, ``Narrow`` on axis 0."""
-    n = graph[node]
-    name = n.op.name
-    if name == "Reshape":
-        return True
-    if isinstance(n.op, Narrow):
-        return n.op.axis == 0
-    return name == "Cast" and graph[n.inputs[0]].shape.dtype is n.shape.dtype
 
 
 def _elements_before(graph: Graph, n: Node) -> int:

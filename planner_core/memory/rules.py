@@ -7,6 +7,7 @@ import sys
 import numpy as np
 
 from planner_core.ir import DType, Graph, NodeId
+from planner_core.ir.views import STATIC_OPS
 from planner_core.memory.conv3d import conv3d_epilogue_folds
 from planner_core.memory.elide import elided_transposes
 from planner_core.memory.facts import NOT_BOUNDARY, facts_of
@@ -107,10 +108,6 @@ def _onnx_duration(s: LiveState) -> None:
     s.extend_ancestors(seeds)
 
 
-_STATIC_UNARY = frozenset({"Cast", "Reshape", "Transpose", "Narrow", "Expand", "Concat", "Activation"})
-_STATIC_OPS = _STATIC_UNARY | {"Binary", "Where", "Fma"}
-
-
 def static_mask(graph: Graph) -> list[bool]:
     """``is_static_weight_tensor`` of every node, worked out once a graph."""
     found = graph._cache.get("static")
@@ -120,7 +117,7 @@ def static_mask(graph: Graph) -> list[bool]:
     for n in graph.nodes:
         name = n.op.name
         static[n.id] = name in ("Param", "Constant") or (
-            name in _STATIC_OPS and bool(n.inputs) and all(static[i] for i in n.inputs))
+            name in STATIC_OPS and bool(n.inputs) and all(static[i] for i in n.inputs))
     graph._cache["static"] = static
     return static
 

@@ -5,23 +5,12 @@ from __future__ import annotations
 from enum import Enum
 
 from planner_core.ir import DType
+from planner_core.target import Target
 
 __all__ = ["MIN_GUARD", "ArenaWidthPolicy", "Target", "arena_width_policy", "storage_dtype"]
 
 MIN_GUARD = 128
 """Bytes behind a boundary slot that nothing else may use (spec §5), unless the alignment is larger."""
-
-
-class Target(Enum):
-    """What a graph is compiled for."""
-
-    CPU = "cpu"
-    METAL = "metal"
-    MLX = "mlx"
-    CUDA = "cuda"
-    ROCM = "rocm"
-    WGPU = "wgpu"
-    TPU = "tpu"
 
 
 class ArenaWidthPolicy(Enum):
