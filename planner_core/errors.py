@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GraphError", "ImportModelError", "PlanError", "RlxError", "UnboundDimError"]
+__all__ = ["GraphError", "ImportModelError", "MissingExtraError", "PlanError", "RlxError", "UnboundDimError"]
 
 
 class RlxError(Exception):
@@ -15,6 +15,10 @@ class GraphError(RlxError, ValueError):
 
 class UnboundDimError(GraphError):
     """A symbolic dim has no value where one is needed."""
+
+
+class MissingExtraError(RlxError, ImportError):
+    """An optional package is wanted; the message says how to install it."""
 
 
 class ImportModelError(RlxError, ValueError):

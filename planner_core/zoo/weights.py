@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 
 from planner_core.ir import Array, Graph, Node, QuantScheme
+from planner_core.ir.packed import random_blocks
 
 __all__ = ["flops", "param_count", "param_elements", "random_weights"]
 
@@ -45,13 +46,29 @@ def random_weights(graph: Graph, seed: int = 0) -> Graph:
 
     A param's data depends on ``seed``, its name and shape alone, so graphs that share weight names (forward
     and backward, prefill and decode) get the same data. Scales keep activations near one: 1/√fan-in for
-    matrices, near one for norm gains, small for biases; packed weights are random bytes.
+    matrices, near one for norm gains, small for biases; packed weights are valid blocks of random codes.
     """
     for p in graph.params:
         n = graph[p]
         if n.name not in graph.weights:
-            graph.weights[n.name] = _fill(n, seed)
+            packed = _packing(n, graph)
+            graph.weights[n.name] = _fill(n, seed) if packed is None else _fill_packed(n, seed, *packed)
     return graph
+
+
+def _packing(n: Node, graph: Graph) -> tuple[QuantScheme, int] | None:
+    """The scheme and row length of a packed param, as its reader says."""
+    for reader, operand in graph.uses.of(n.id):
+        scheme = getattr(graph[reader].op, "scheme", None)
+        if operand == 1 and isinstance(scheme, QuantScheme):
+            return scheme, graph[graph[reader].inputs[0]].shape.sizes[-1]
+    return None
+
+
+def _fill_packed(n: Node, seed: int, scheme: QuantScheme, k: int) -> Array:
+    rng = np.random.default_rng([seed, zlib.crc32(n.name.encode())])
+    rows = n.shape.numel // scheme.row_bytes(k)
+    return random_blocks(rng, scheme, rows, k, k**-0.5).reshape(n.shape.sizes)
 
 
 def param_elements(n: Node, graph: Graph) -> int:
@@ -62,10 +79,10 @@ def param_elements(n: Node, graph: Graph) -> int:
     for reader, operand in graph.uses.of(n.id):
         if graph[reader].op.name == "BatchNorm" and operand > 2:
             return 0
-        scheme = getattr(graph[reader].op, "scheme", None)
-        if operand == 1 and isinstance(scheme, QuantScheme):
-            k = graph[graph[reader].inputs[0]].shape.sizes[-1]
-            return n.shape.numel // scheme.row_bytes(k) * k
+    packed = _packing(n, graph)
+    if packed is not None:
+        scheme, k = packed
+        return n.shape.numel // scheme.row_bytes(k) * k
     return n.shape.numel
 
 

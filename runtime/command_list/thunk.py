@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from planner_core.ir import DType, Op
+from planner_core.ir import DType, Op, QuantScheme
 from planner_core.ir.op import decode_op, encode_op
 from runtime.command_list.operand import Operand, Role
 
@@ -175,7 +175,7 @@ def _encode(v: Any) -> Any:
         return {f.name: _encode(getattr(v, f.name)) for f in dataclasses.fields(v)}
     if isinstance(v, Op):
         return {"op": v.name, **encode_op(v)}
-    if isinstance(v, DType):
+    if isinstance(v, (DType, QuantScheme)):
         return v.text
     if isinstance(v, Enum):
         return v.value
@@ -199,6 +199,8 @@ def _decode(hint: Any, v: Any) -> Any:
         return decode_op(v["op"], {k: x for k, x in v.items() if k != "op"})
     if hint is DType:
         return DType.parse(v)
+    if hint is QuantScheme:
+        return next(q for q in QuantScheme if q.text == v)
     return float(v) if hint is float else v
 
 

@@ -10,7 +10,7 @@ from planner_core.ir import Node, NodeId
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import attention, matmul, reduce
 from runtime.command_list.thunks.structure import Copy
-from runtime.lowering.core import Lowering, lowers, refuses
+from runtime.lowering.core import Lowering, lowers
 
 
 def _matrices(dims: tuple[int, ...], left: bool) -> tuple[int, ...]:
@@ -52,10 +52,6 @@ def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     m, k = ctx.dims(x)
     yield matmul.GroupedMatMul(ctx.operand(x), ctx.operand(w), ctx.flat(idx), ctx.operand(n.id), m, k,
                                ctx.dims(n.id)[1], ctx.dims(w)[0], w_t)
-
-
-for _name in ("DequantMatMul", "DequantGroupedMatMul"):
-    refuses(_name, "its packed-weight kernel is not part of this version; dequantise the weights on import")
 
 
 # --- norms --------------------------------------------------------------------------------------------

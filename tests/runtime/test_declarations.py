@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner_core.ir import DType
+from planner_core.ir import DType, QuantScheme
 from planner_core.ir.op import registry as op_registry
 from runtime import compile_graph
 from runtime.command_list import (
@@ -26,7 +26,10 @@ from runtime.command_list import (
     thunk_from_json,
 )
 from runtime.errors import RunError
+from tests.runtime import gallery_packed
 from tests.runtime.gallery import CASES
+
+assert gallery_packed.__doc__  # its cases are registered
 
 FACTS = [line.split("|") for line in (Path(__file__).parent / "thunk_facts.txt").read_text().splitlines()[1:]]
 
@@ -41,8 +44,10 @@ def _compiled_thunks() -> list[Thunk]:
 
 
 THUNKS = _compiled_thunks()
-ELSEWHERE = {"Nop", "CastTruncF32", "ActivationInPlace", "FusedMmBiasAct", "Softmax", "CustomOp", "HostOp", "Unrunnable"}
-"""Thunks that no gallery graph lowers to: passes make them, or test_audit.py and test_lowering.py run them."""
+ELSEWHERE = {"Nop", "CastTruncF32", "ActivationInPlace", "FusedMmBiasAct", "Softmax", "CustomOp", "HostOp", "Unrunnable",
+             *(c.name for c in registry().values() if c.__module__ == "runtime.command_list.thunks.decode")}
+"""Thunks that no gallery graph lowers to: passes make them (quant/test_decode.py), or test_audit.py and test_lowering.py
+run them."""
 
 
 def test_names_labels_classes_and_fields_agree_with_the_facts() -> None:
@@ -63,7 +68,8 @@ def test_every_thunk_has_an_example() -> None:
 
 def test_repr_evaluates_back_and_json_round_trips() -> None:
     names: dict[str, Any] = {c.__name__: c for c in registry().values()}
-    scope = {"Operand": Operand, "DType": DType, "inf": float("inf"), **{c.__name__: c for c in op_registry().values()}}
+    scope = {"Operand": Operand, "DType": DType, "QuantScheme": QuantScheme, "inf": float("inf"),
+             **{c.__name__: c for c in op_registry().values()}}
     for t in THUNKS:
         scope[type(t).__name__] = names[type(t).__name__] = type(t)
         assert eval(repr(t), dict(scope)) == t

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner_core.ir import UNKNOWN, DType, Graph, QuantScheme, Shape
+from planner_core.ir import UNKNOWN, DType, Graph, Shape
 from planner_core.ir.op import registry as ops
 from runtime import RunError, compile_graph, register_kernel
 from runtime.lowering import how_lowered
@@ -15,7 +15,7 @@ def test_every_op_is_lowered_or_refused_with_a_reason() -> None:
     how = {name: how_lowered(cls) for name, cls in ops().items()}
     assert [name for name, text in how.items() if not text and name != "Result"] == []
     refused = {name for name, text in how.items() if " " in text}
-    assert refused == {"DequantMatMul", "DequantGroupedMatMul"}
+    assert refused == set()
 
 
 def labels(g: Graph) -> list[str]:
@@ -119,14 +119,6 @@ def test_a_result_of_unknown_extent_is_planned_not_run() -> None:
     g.set_outputs(a, g.result(a, index=1, shape=Shape.of((UNKNOWN,))))
     with pytest.raises(RunError, match="rows is planned, not runnable"):
         compile_graph(g).run({"x": np.ones(3, np.float32)})
-
-
-def test_refused_op_names_itself() -> None:
-    g = Graph("g")
-    w = g.param("w", (36,), DType.U8, data=np.zeros(36, np.uint8))
-    g.set_outputs(g.dequant_mat_mul(g.input("x", (1, 32)), w, n=2, scheme=QuantScheme.Q4_0, name="proj"))
-    with pytest.raises(RunError, match="DequantMatMul proj is planned, not runnable"):
-        compile_graph(g).run({"x": np.ones((1, 32), np.float32)})
 
 
 def test_unevaluated_ops_run_through_their_reference() -> None:

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from runtime import compile_graph
+from tests.runtime import gallery_packed
 from tests.runtime.gallery import CASES
+
+assert gallery_packed.__doc__  # its cases are registered
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,6 +11,7 @@ from planner_core.ir.dtype import DType, QuantScheme
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, reshaped, swapped, unbroadcast
+from planner_core.ir.packed import dequantize
 from planner_core.ir.shape import Shape, broadcast_dims, dim
 
 
@@ -103,6 +104,10 @@ class DequantMatMul(Op):
             _check_packed(w, self.n, k, self.scheme, "DequantMatMul")
         return x.with_dims((*x.dims[:-1], self.n))
 
+    def evaluate(self, x: Array, w: Array, *_: Array) -> Array:
+        rows = dequantize(w.reshape(self.n, -1), self.scheme, x.shape[-1])
+        return np.asarray(np.matmul(x.astype(np.float32), rows.T), dtype=x.dtype)
+
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return 2 * out.numel * (x.dims[-1].value or 0)
 
@@ -120,6 +125,12 @@ class DequantGroupedMatMul(Op):
         if k is not None:
             _check_packed(w, self.experts * self.n, k, self.scheme, "DequantGroupedMatMul")
         return _grouped(x, k, self.n, "DequantGroupedMatMul")
+
+    def evaluate(self, x: Array, w: Array, idx: Array, *_: Array) -> Array:
+        bank = w.reshape(self.experts, self.n, -1)
+        rows = [dequantize(bank[int(e)], self.scheme, x.shape[1]) @ v.astype(np.float32)
+                for e, v in zip(idx.reshape(-1), x, strict=True)]
+        return np.asarray(rows, dtype=x.dtype).reshape(len(x), self.n)
 
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return 2 * out.numel * (x.dims[1].value or 0)

@@ -1,5 +1,5 @@
 """The thunk declarations, one module a family; importing this package fills the registry."""
 
-from runtime.command_list.thunks import attention, conv, elementwise, host, matmul, reduce, structure
+from runtime.command_list.thunks import attention, conv, decode, elementwise, host, matmul, packed, reduce, structure
 
-__all__ = ["attention", "conv", "elementwise", "host", "matmul", "reduce", "structure"]
+__all__ = ["attention", "conv", "decode", "elementwise", "host", "matmul", "packed", "reduce", "structure"]
