@@ -38,6 +38,17 @@ from planner_core.ir.ops.conv_backward import (
     MeanPool2dBackward,
 )
 from planner_core.ir.ops.elementwise import Activation, Binary, Compare, Fma, Where
+from planner_core.ir.ops.fused import (
+    DepthwiseConv1dBsc,
+    DequantMatMulBlocked,
+    FusedAttentionBlock,
+    FusedMatMulBiasAct,
+    GeGLU,
+    GroupNorm,
+    ResidualLayerNorm,
+    ResidualRmsNorm,
+    RmsNormMulSilu,
+)
 from planner_core.ir.ops.indexing import (
     Gather,
     GatherElements,
@@ -56,6 +67,19 @@ from planner_core.ir.ops.norm import (
     RmsNorm,
 )
 from planner_core.ir.ops.reduce import ArgReduce, Cumsum, Reduce, TopK
+from planner_core.ir.ops.region import (
+    REGION_STEP,
+    BatchElementwiseRegion,
+    ElementwiseRegion,
+    activation_step,
+    binary_step,
+    cast_step,
+    region_steps,
+    region_text,
+    result_of,
+    step_name,
+    step_operands,
+)
 from planner_core.ir.ops.scan import SelectiveScan
 from planner_core.ir.ops.structure import (
     Cast,
@@ -77,6 +101,10 @@ __all__ = [
     "RmsNormBackwardBeta", "RmsNormBackwardGamma", "RmsNormBackwardInput", "RopeBackward", "RopeTableBackward",
     "SelectiveScanBackward", "SliceBackward", "SoftmaxBackward", "SoftmaxCrossEntropy",
     "SoftmaxCrossEntropyBackward", "SwiGLUBackward",
+    "REGION_STEP", "BatchElementwiseRegion", "DepthwiseConv1dBsc", "DequantMatMulBlocked", "ElementwiseRegion",
+    "FusedAttentionBlock", "FusedMatMulBiasAct", "GeGLU", "GroupNorm", "ResidualLayerNorm", "ResidualRmsNorm",
+    "RmsNormMulSilu", "activation_step", "binary_step", "cast_step", "region_steps", "region_text", "result_of",
+    "step_name", "step_operands",
     "Activation", "AdaLayerNorm", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
     "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
     "Expand", "Fma", "FusedConvBiasAct", "GatedResidual", "Gather", "GatherElements", "GatherNd", "GlobalPool",

@@ -381,8 +381,8 @@ def test_other_ops(shapes: dict[str, tuple[int, ...]], build: Build, fn: Torch) 
     check(shapes, build, fn)
 
 
-REFUSED = {"Constant", "Custom", "DequantGroupedMatMul", "DequantMatMul", "GatherNd", "If", "Input", "Loop", "Param",
-           "Result", "Scan"}
+REFUSED = {"BatchElementwiseRegion", "Constant", "Custom", "DequantGroupedMatMul", "DequantMatMul", "DequantMatMulBlocked",
+           "ElementwiseRegion", "FusedAttentionBlock", "GatherNd", "If", "Input", "Loop", "Param", "Result", "Scan"}
 """Ops without a gradient: leaves need none; the rest are named when one is asked for."""
 
 

@@ -13,7 +13,7 @@ import pytest
 from planner_core.errors import GraphError
 from planner_core.ir import Dim, DType, Graph, QuantScheme, Shape, registry
 from planner_core.ir.op import Op
-from planner_core.ir.ops import Custom, If, Loop, Scan
+from planner_core.ir.ops import Custom, If, Loop, Scan, region_steps
 
 op_module = importlib.import_module("planner_core.ir.op")  # the package has a decorator of that name
 F32, I64, I32, BOOL = DType.F32, DType.I64, DType.I32, DType.BOOL
@@ -69,6 +69,26 @@ EXAMPLES: dict[str, Callable[[Graph], int]] = {
     "SoftmaxCrossEntropyBackward": lambda g: g.softmax_cross_entropy_backward(
         g.input("x", (2, 3)), g.input("t", (2, 3)), g.input("dy", (2,))),
     "SwiGLUBackward": lambda g: g.swiglu_backward(g.input("x", (2, 6)), g.input("dy", (2, 3))),
+    "BatchElementwiseRegion": lambda g: g.batch_elementwise_region(
+        *[g.input(n, (2, 3) if n in "ac" else (3,)) for n in "abcd"], num_batch=2, steps=region_steps("s0 = mul(x0, x1); s1 = silu(s0)")),
+    "DepthwiseConv1dBsc": lambda g: g.depthwise_conv1d_bsc(g.input("x", (2, 7, 5)), g.param("w", (5, 1, 4)), silu=True),
+    "DequantMatMulBlocked": lambda g: g.dequant_mat_mul_blocked(
+        g.input("x", (2, 3, 7)), g.param("w", (5, 4), DType.U8), g.param("s", (5, 2)), g.param("z", (5, 2), DType.U8), bits=4,
+        block_size=4),
+    "ElementwiseRegion": lambda g: g.elementwise_region(
+        g.input("x", (1, 2, 3, 2)), g.input("y", (1, 2, 6, 4)), g.input("b", (4,)), g.input("s", (1,)), prologue="nearest2x",
+        steps=region_steps("s0 = add(x0, x1); s1 = mul(s0, x2); s2 = gelu(s1); s3 = max(s2, x3); s4 = to_bf16(s3)")),
+    "FusedAttentionBlock": lambda g: g.fused_attention_block(
+        g.input("x", (2, 3, 24)), g.param("c", (3, 2)), g.param("s", (3, 2)), num_heads=2, head_dim=4, has_rope=True,
+        mask_kind="causal"),
+    "FusedMatMulBiasAct": lambda g: g.fused_mat_mul_bias_act(g.input("a", (2, 3, 5)), g.param("w", (5, 7)), g.param("b", (7,)),
+                                                             activation="gelu"),
+    "GeGLU": lambda g: g.geglu(g.input("x", (2, 6)), gate_first=False),
+    "GroupNorm": lambda g: g.group_norm(g.input("x", (2, 6, 3, 5)), g.param("g", (6,)), g.param("b", (6,)), groups=3),
+    "ResidualLayerNorm": lambda g: g.residual_layer_norm(*[g.input(n, (2, 3)) for n in "xr"], *[g.param(n, (3,)) for n in "gbc"]),
+    "ResidualRmsNorm": lambda g: g.residual_rms_norm(*[g.input(n, (2, 3)) for n in "xr"], *[g.param(n, (3,)) for n in "gbc"],
+                                                     has_bias=True, has_beta=True),
+    "RmsNormMulSilu": lambda g: g.rms_norm_mul_silu(g.input("x", (2, 3)), g.param("g", (3,)), g.input("z", (2, 3))),
     "Activation": lambda g: g.leaky_relu(g.input("x", (2, 3)), alpha=0.1),
     "AdaLayerNorm": lambda g: g.ada_layer_norm(g.input("x", (2, 3, 4)), g.input("a", (2, 4)), g.input("b", (2, 4))),
     "ArgReduce": lambda g: g.argmax(g.input("x", (2, 3)), axis=-1, keepdims=True),
