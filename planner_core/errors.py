@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["GraphError", "ImportModelError", "MissingExtraError", "PlanError", "RlxError", "UnboundDimError"]
+__all__ = ["FusionError", "GraphError", "ImportModelError", "MissingExtraError", "OptionError", "PlanError", "RlxError",
+           "UnboundDimError"]
 
 
 class RlxError(Exception):
@@ -27,3 +28,11 @@ class ImportModelError(RlxError, ValueError):
 
 class PlanError(RlxError, ValueError):
     """A plan that can't be made, or that failed its self-check."""
+
+
+class OptionError(PlanError):
+    """An option that doesn't exist, or a value it doesn't take."""
+
+
+class FusionError(RlxError, ValueError):
+    """A fusion pipeline that can't run, or a rule that breaks its contract."""

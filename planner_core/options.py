@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from planner_core.errors import PlanError
+from planner_core.errors import OptionError
 
 __all__ = ["OptionInfo", "coerce_option", "env_overrides", "option", "options_of"]
 
@@ -58,13 +58,13 @@ def _text(v: Any) -> Any:
 
 
 def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
-    """``value`` (perhaps text from a command line) as the option's own type; ``PlanError`` explains."""
+    """``value`` (perhaps text from a command line) as the option's own type; ``OptionError`` explains."""
     fields = {f.name: f for f in dataclasses.fields(cls) if f.metadata.get("option")}
     if name not in fields:
         import difflib
 
         near = difflib.get_close_matches(name, fields, 1)
-        raise PlanError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+        raise OptionError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
                         + f" Options: {', '.join(fields)}")
     default: Any = fields[name].default
     info = next(o for o in options_of(cls) if o.name == name)
@@ -76,17 +76,17 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
             return True
         if text in ("0", "false", "no", "off"):
             return False
-        raise PlanError(f"option {name}: got {value!r}, wanted true or false")
+        raise OptionError(f"option {name}: got {value!r}, wanted true or false")
     if info.choices:
         text = _text(value)
         for c in info.choices:
             if str(text).lower() == str(c).lower():
                 return c if isinstance(default, str) else type(default)(c)
-        raise PlanError(f"option {name}: got {value!r}, wanted one of {', '.join(map(str, info.choices))}")
+        raise OptionError(f"option {name}: got {value!r}, wanted one of {', '.join(map(str, info.choices))}")
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise PlanError(f"option {name}: got {value!r}, wanted an integer") from None
+        raise OptionError(f"option {name}: got {value!r}, wanted an integer") from None
 
 
 def env_overrides(cls: type[Any], environ: Mapping[str, str] | None = None) -> tuple[dict[str, bool], tuple[tuple[str, str], ...]]:

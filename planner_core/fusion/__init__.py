@@ -1,0 +1,17 @@
+"""Owns fusion: rules that merge ops into kernels, and a log that says what each did and what it refused.
+
+``rules/`` has the rules by family, ``rule.py`` their declaration, ``draft.py`` the graph under rewriting,
+``pipeline.py`` the order and the log.
+"""
+
+from planner_core.decision import Decision, DecisionLog, Verdict
+from planner_core.fusion.options import FusionOptions, fusion_for_target, no_fusion
+from planner_core.fusion.pipeline import Fusion, fuse_graph
+from planner_core.fusion.refusal import Refusal
+from planner_core.fusion.rule import RULES, Limits, Rule
+from planner_core.target import Target as FusionTarget
+
+__all__ = [
+    "RULES", "Decision", "DecisionLog", "Fusion", "FusionOptions", "FusionTarget", "Limits", "Refusal", "Rule",
+    "Verdict", "fuse_graph", "fusion_for_target", "no_fusion",
+]
