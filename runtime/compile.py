@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from planner_core.errors import OptionError
+from planner_core.fusion import DecisionLog, Fusion, FusionOptions, fuse_graph, fusion_for_target
 from planner_core.ir import Array, Graph
 from planner_core.memory import MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.memory.verify import require_sound
-from planner_core.options import coerce_option
+from planner_core.options import coerce_option, options_of
 from runtime.command_list import CommandList
 from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
@@ -23,20 +26,51 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Options of one compilation. ``plan`` None = the target's preset for the graph at hand."""
+    """Options of one compilation, a group a stage. None = the target's preset for the graph at hand."""
 
     target: Target = Target.CPU
     plan: PlanOptions | None = None
+    fusion: FusionOptions | None = None
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None) -> CompileOptions:
         """The target's presets, looked up now for ``graph`` (the environment is read here, once)."""
-        plan = PlanOptions.for_target(target, graph)
-        return cls(Target(target), plan)
+        return cls(Target(target), PlanOptions.for_target(target, graph), fusion_for_target(target))
 
     def plan_for(self, graph: Graph) -> PlanOptions:
         """The plan's options: those given, or the target's preset for the graph."""
         return self.plan if self.plan is not None else PlanOptions.for_target(self.target, graph)
+
+    @property
+    def fusion_used(self) -> FusionOptions:
+        """The fusion options: those given, or the target's preset."""
+        return self.fusion if self.fusion is not None else fusion_for_target(self.target)
+
+    def changed(self, graph: Graph, **delta: Any) -> CompileOptions:
+        """A copy with options of any stage changed by name; text values are read as the option's type.
+
+        ``target`` resets every group to its preset before the others apply. ``OptionError`` names a stray one.
+        """
+        made = self
+        if "target" in delta:
+            made = CompileOptions(target=Target(delta.pop("target")))
+        stages = {stage: {k: v for k, v in delta.items() if k in names} for stage, names in STAGES.items()}
+        for name in delta:
+            if not any(name in names for names in STAGES.values()):
+                near = difflib.get_close_matches(name, [n for names in STAGES.values() for n in names], 1)
+                raise OptionError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `rlx-viz options`"))
+        now: dict[str, Any] = {"plan": made.plan_for(graph), "fusion": made.fusion_used}
+        new = {stage: dataclasses.replace(now[stage], **{k: coerce_option(GROUPS[stage], k, v) for k, v in values.items()})
+               for stage, values in stages.items() if values}
+        return dataclasses.replace(made, **new)
+
+
+GROUPS: dict[str, type[Any]] = {"fusion": FusionOptions, "plan": PlanOptions}
+"""Stage -> the class whose fields are its options."""
+STAGES = {stage: frozenset(o.name for o in options_of(cls)) for stage, cls in GROUPS.items()}
+"""Stage -> names of its options; a name belongs to one stage."""
+if len(frozenset().union(*STAGES.values())) != sum(map(len, STAGES.values())):
+    raise TypeError("an option's name is declared in two stages")
 
 
 @dataclass(eq=False, slots=True)
@@ -45,14 +79,28 @@ class Compilation:
 
     options: CompileOptions
     source: Graph
-    fused: Graph
+    fusion: Fusion
     legal: Graph
     plan: MemoryPlan
     commands: CommandList
     timings: dict[str, float]
-    fusion_log: tuple[Any, ...] = ()
     pass_log: tuple[Any, ...] = ()
     _executor: HostExecutor | None = field(default=None, repr=False)
+
+    @property
+    def fused(self) -> Graph:
+        """The graph after fusion."""
+        return self.fusion.graph
+
+    @property
+    def fusion_log(self) -> DecisionLog:
+        """What the fusion rules did and refused."""
+        return self.fusion.log
+
+    @property
+    def default_fusion_options(self) -> FusionOptions:
+        """The target's fusion preset."""
+        return fusion_for_target(self.options.target)
 
     @property
     def default_plan_options(self) -> PlanOptions:
@@ -71,18 +119,15 @@ class Compilation:
         return p.weights_size + p.arena_size + max(self.commands.scratch_bytes, p.scratch_size)
 
     def with_options(self, **delta: Any) -> Compilation:
-        """This graph under other options: fields of ``PlanOptions``, or ``target`` (which resets the plan's).
+        """This graph under other options of any stage, by name, or another ``target`` (which resets them all).
 
-        Text values are read as the field's type. Plans and lowers again; everything before is shared.
+        Text values are read as the option's type. Only the stages that an option touches run again.
         """
-        options = self.options
-        if "target" in delta:
-            options = CompileOptions(target=Target(delta.pop("target")))
-        plan = options.plan_for(self.legal)
-        changed = {k: coerce_option(PlanOptions, k, v) for k, v in delta.items()}
-        options = dataclasses.replace(options, plan=dataclasses.replace(plan, **changed))
-        timings = {k: v for k, v in self.timings.items() if k in ("fuse", "legalise")}
-        return _finish(options, self.source, self.fused, self.legal, timings)
+        options = self.options.changed(self.legal, **delta)
+        if options.target is self.options.target and options.fusion_used == self.fusion.options:
+            timings = {k: v for k, v in self.timings.items() if k in ("fuse", "legalise")}
+            return _finish(options, self.source, self.fusion, self.legal, timings)
+        return compile_graph(self.source, options)
 
     @property
     def executor(self) -> HostExecutor:
@@ -103,22 +148,17 @@ def _timed(timings: dict[str, float], stage: str, fn: Callable[[], _T]) -> _T:
     return made
 
 
-def fuse(graph: Graph, options: CompileOptions) -> Graph:
-    """The fusion stage's place; no rules yet."""
-    return graph
-
-
 def legalise(graph: Graph, options: CompileOptions) -> Graph:
     """What the target stores and runs; the host runs every op as it is."""
     return graph
 
 
-def _finish(options: CompileOptions, source: Graph, fused: Graph, legal: Graph,
+def _finish(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph,
             timings: dict[str, float]) -> Compilation:
     plan = _timed(timings, "plan", lambda: plan_graph(legal, options.plan_for(legal)))
     _timed(timings, "verify", lambda: require_sound(legal, plan))
     commands = _timed(timings, "lower", lambda: lower_graph(legal, plan))
-    return Compilation(options, source, fused, legal, plan, commands, timings)
+    return Compilation(options, source, fusion, legal, plan, commands, timings)
 
 
 def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compilation:
@@ -129,6 +169,6 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     """
     options = options or CompileOptions()
     timings: dict[str, float] = {}
-    fused = _timed(timings, "fuse", lambda: fuse(graph, options))
-    legal = _timed(timings, "legalise", lambda: legalise(fused, options))
-    return _finish(options, graph, fused, legal, timings)
+    fusion = _timed(timings, "fuse", lambda: fuse_graph(graph, options.target, options.fusion_used))
+    legal = _timed(timings, "legalise", lambda: legalise(fusion.graph, options))
+    return _finish(options, graph, fusion, legal, timings)
