@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, overload
+
+import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir import Graph
 
-__all__ = ["build", "describe", "graphs_of", "names", "require_name", "zoo"]
+__all__ = ["build", "describe", "graphs_of", "names", "require_name", "require_params", "zoo"]
 
 Builder = Callable[..., Any]
 """Makes a ``Graph``, or a pair of them: forward and backward."""
@@ -50,6 +53,25 @@ def require_name(name: str) -> Builder:
     return _ZOO[name]
 
 
+def require_params(name: str, params: Iterable[str]) -> Mapping[str, inspect.Parameter]:
+    """The builder's parameters; ``GraphError`` for others that ``params`` names."""
+    known = inspect.signature(require_name(name)).parameters
+    unknown = sorted(set(params) - known.keys())
+    if unknown:
+        raise GraphError(f"zoo graph {name!r} has no parameter {', '.join(unknown)}; it has: {', '.join(known)}")
+    return known
+
+
+def _value(name: str, parameter: inspect.Parameter, value: Any) -> Any:
+    """``value`` as the parameter's own type, that of its default; integers of other libraries are integers."""
+    want = type(parameter.default)
+    if want is int and not isinstance(value, (bool, np.bool_)) and hasattr(value, "__index__"):
+        return operator.index(value)
+    if type(value) is not want:
+        raise GraphError(f"{name}: {parameter.name}={value!r}: wanted {want.__name__}, like its default {parameter.default!r}")
+    return value
+
+
 def describe(name: str) -> str:
     """What the graph is, then one line a parameter with its default."""
     function = require_name(name)
@@ -65,14 +87,10 @@ def build(name: str, **params: Any) -> Graph: ...
 def build(name: str, **params: Any) -> Any:
     """The graph of that name (``matmul-train``: the pair, forward and backward).
 
-    ``GraphError`` lists what exists where a name or parameter doesn't.
+    ``GraphError`` lists what exists where a name or parameter doesn't, and names a value of the wrong type.
     """
-    function = require_name(name)
-    known = inspect.signature(function).parameters
-    unknown = sorted(params.keys() - known.keys())
-    if unknown:
-        raise GraphError(f"zoo graph {name!r} has no parameter {', '.join(unknown)}; it has: {', '.join(known)}")
-    return function(**params)
+    known = require_params(name, params)
+    return require_name(name)(**{k: _value(name, known[k], v) for k, v in params.items()})
 
 
 def graphs_of(name: str, **params: Any) -> tuple[Graph, ...]:

@@ -1,8 +1,9 @@
-"""Owns the zoo's scenarios: plan options, by name, that tell what a model is there to show.
+"""Owns the zoo's scenarios: options by name, for each stage, that tell what a model is there to show.
 
 Scenarios of one model are meant to be compared: same model, a few options apart. ``plan`` names every option
 that matters, so it says the same over any preset: ``PlanOptions().replace(**s.plan)`` here, or
-``rlx_viz.compile(s.build(), **s.plan)``.
+``rlx_viz.compile(s.build(), **s.plan)``. ``fusion`` and ``passes`` likewise name what differs from their presets;
+they stand in ``_STORIES`` beside the plan, as keywords of ``_say``.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ UNIFORM = {**REUSED, "width_policy": ArenaWidthPolicy.F32_UNIFORM}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``model`` built with ``params``, planned with ``plan``; ``story`` says in a sentence what to look at."""
+    """``model`` built with ``params``, planned with ``plan``; ``story`` says in a sentence what to look at.
+
+    ``fusion``: ``target``, and a bool for each rule that differs from the target's preset. ``passes``: a bool for
+    each command pass likewise. Empty: the stage is no part of the story.
+    """
 
     model: str
     name: str
     story: str
     plan: Mapping[str, Any]
     params: Mapping[str, Any] = field(default_factory=dict)
+    fusion: Mapping[str, Any] = field(default_factory=dict)
+    passes: Mapping[str, Any] = field(default_factory=dict)
 
     def graphs(self) -> tuple[Graph, ...]:
         """The graph, or forward and backward."""
@@ -51,88 +58,110 @@ class Scenario:
         return PlanOptions().replace(**self.plan)
 
 
-Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any]]
+Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+"""A ``Scenario``'s fields after ``model``."""
+
+_NONE: Mapping[str, Any] = {}
+
+
+def _say(name: str, story: str, plan: Mapping[str, Any], params: Mapping[str, Any] = _NONE, *,
+         fusion: Mapping[str, Any] = _NONE, passes: Mapping[str, Any] = _NONE) -> Entry:
+    return name, story, plan, params, fusion, passes
+
 
 _PAIR: list[Entry] = [
-    ("pinned", "Everything an output was computed from stays alive to the end.", PINNED, {}),
-    ("reused", "A tensor's bytes are free after its last read.", REUSED, {}),
+    _say("pinned", "Everything an output was computed from stays alive to the end.", PINNED),
+    _say("reused", "A tensor's bytes are free after its last read.", REUSED),
 ]
 _ENCODER: list[Entry] = [
-    ("host-gathers", "The embedding's gathers may run on the host, so every ancestor of the output is kept.", PINNED, {}),
-    ("reused", "With commands in order a layer's tensors make room for the next layer's.", REUSED, {}),
-    ("weights-apart", "Weights in a region of their own: the arena holds activations alone.",
-     {**REUSED, "separate_weights": True}, {}),
+    _say("host-gathers", "The embedding's gathers may run on the host, so every ancestor of the output is kept.", PINNED),
+    _say("reused", "With commands in order a layer's tensors make room for the next layer's.", REUSED),
+    _say("weights-apart", "Weights in a region of their own: the arena holds activations alone.",
+     {**REUSED, "separate_weights": True}),
 ]
 _HALF: list[Entry] = [
-    ("half-native", "All floats in 16 bits: half the bytes of f32.", NATIVE, {"quant": "f16"}),
-    ("half-widened", "Half-float activations stored in 32 bits; caches, and what appends to them, stay native.", WIDENED,
+    _say("half-native", "All floats in 16 bits: half the bytes of f32.", NATIVE, {"quant": "f16"}),
+    _say("half-widened", "Half-float activations stored in 32 bits; caches, and what appends to them, stay native.", WIDENED,
      {"quant": "f16"}),
-    ("half-uniform", "Four bytes for every activation: the caches double too.", UNIFORM, {"quant": "f16"}),
+    _say("half-uniform", "Four bytes for every activation: the caches double too.", UNIFORM, {"quant": "f16"}),
 ]
 _STORIES: dict[str, list[Entry]] = {
     "decoder-stack": _PAIR,
     "bert-base": _ENCODER,
     "minilm": _ENCODER,
-    "resnet50": [*_PAIR, ("no-reuse", "Every buffer has bytes of its own: what reuse starts from.",
-                          {**REUSED, "arena_no_reuse": True}, {})],
+    "resnet50": [
+        *_PAIR,
+        _say("no-reuse", "Every buffer has bytes of its own: what reuse starts from.", {**REUSED, "arena_no_reuse": True}),
+    ],
     "hifigan": [
-        ("pinned", "The vocoder with all ancestors of the waveform pinned: ~5 GB for 10 s of speech.", PINNED, {}),
-        ("reused", "The same graph with a handful of stage tensors alive at a time.", REUSED, {}),
+        _say("pinned", "The vocoder with all ancestors of the waveform pinned: ~5 GB for 10 s of speech.", PINNED),
+        _say("reused", "The same graph with a handful of stage tensors alive at a time.", REUSED),
     ],
     "llama-prefill": [
-        ("packed-8k-pinned", "8,192 tokens through packed QKV and dequant matmuls that a host might run: every "
+        _say("packed-8k-pinned", "8,192 tokens through packed QKV and dequant matmuls that a host might run: every "
          "activation is kept.", PINNED, PROMPT_8K),
-        ("packed-8k-reused", "The same prompt in order: packed weights, caches and a few activations.", REUSED, PROMPT_8K),
-        ("packed-8k-mlp", "Gate and up from one matmul, read by SwiGLU: fewer nodes, the same bytes at the peak.", REUSED,
+        _say("packed-8k-reused", "The same prompt in order: packed weights, caches and a few activations.", REUSED, PROMPT_8K),
+        _say("packed-8k-mlp", "Gate and up from one matmul, read by SwiGLU: fewer nodes, the same bytes at the peak.", REUSED,
          {**PROMPT_8K, "packed_mlp": True}),
-        ("packed-8k-mlp-pinned", "Pinned, the packed form saves the gate's activated copy in every layer.", PINNED,
+        _say("packed-8k-mlp-pinned", "Pinned, the packed form saves the gate's activated copy in every layer.", PINNED,
          {**PROMPT_8K, "packed_mlp": True}),
         *_HALF,
     ],
     "llama-decode": [
-        ("pinned", "One token's activations are small: pinning them costs little beside weights and cache.", PINNED, {}),
-        ("quantised", "Four-bit weights in place of f32: now the cache is a third of the arena.", REUSED, {"quant": "q4_0"}),
+        _say("pinned", "One token's activations are small: pinning them costs little beside weights and cache.", PINNED),
+        _say("quantised", "Four-bit weights in place of f32: now the cache is a third of the arena.", REUSED, {"quant": "q4_0"}),
         *_HALF,
     ],
     "moe": [
-        ("dead-copies", "Each transposed bank is a second copy that lives to the end: 1.88 GB, three a layer.",
-         {**REUSED, "elide_bank_transposes": False}, {}),
-        ("elided", "The grouped matmul reads the bank as stored: the copies are gone.",
-         {**REUSED, "elide_bank_transposes": True}, {}),
-        ("small-m", "One token makes two rows: few enough for a kernel that folds only small reads.",
-         {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}, {}),
-        ("prompt-small-m", "64 tokens make 128 rows: that kernel folds nothing, and the copies are back.",
+        _say("dead-copies", "Each transposed bank is a second copy that lives to the end: 1.88 GB, three a layer.",
+         {**REUSED, "elide_bank_transposes": False}),
+        _say("elided", "The grouped matmul reads the bank as stored: the copies are gone.",
+         {**REUSED, "elide_bank_transposes": True}),
+        _say("small-m", "One token makes two rows: few enough for a kernel that folds only small reads.",
+         {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}),
+        _say("prompt-small-m", "64 tokens make 128 rows: that kernel folds nothing, and the copies are back.",
          {**REUSED, "elide_bank_transposes": True, "elide_requires_small_m": True}, {"seq": 64}),
-        ("quantised", "Banks packed in 4 bits are read as stored: nothing to transpose.", REUSED, {"quant": "q4_0"}),
+        _say("quantised", "Banks packed in 4 bits are read as stored: nothing to transpose.", REUSED, {"quant": "q4_0"}),
     ],
     "unet3d": [
         *_PAIR,
-        ("folds", "Room for convs that absorb their leaky ReLU and read through concat and upsample.",
-         {**REUSED, "fold_conv3d_epilogue": True}, {}),
+        _say("folds", "Room for convs that absorb their leaky ReLU and read through concat and upsample.",
+         {**REUSED, "fold_conv3d_epilogue": True}),
     ],
     "albert-onnx": [
-        ("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", REUSED, {}),
-        ("kernels", "The same products as ordinary ops: layers share bytes, but each use makes an f32 copy of its weight, "
+        _say("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", REUSED),
+        _say("kernels", "The same products as ordinary ops: layers share bytes, but each use makes an f32 copy of its weight, "
          "a static pack that stays.", REUSED, {"kernels": True}),
     ],
     "tts-duration": [
-        ("int64-output", "One int64 output among the results: the plan reuses nothing at all.", NATIVE, {}),
-        ("weights-apart", "Still nothing is reused; the region of activations alone shows what that costs.",
-         {**NATIVE, "separate_weights": True}, {}),
+        _say("int64-output", "One int64 output among the results: the plan reuses nothing at all.", NATIVE),
+        _say("weights-apart", "Still nothing is reused; the region of activations alone shows what that costs.",
+         {**NATIVE, "separate_weights": True}),
     ],
     "sam-attention": [
         *_PAIR,
-        ("host-structure", "Everything that transposes and slices touch is kept for the host: the scores, block by block.",
-         {**REUSED, "pin_host_structure": True}, {}),
+        _say("host-structure", "Everything that transposes and slices touch is kept for the host: the scores, block by block.",
+         {**REUSED, "pin_host_structure": True}),
     ],
-    "dit-block": [*_PAIR, ("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.",
-                           {**REUSED, "separate_weights": True}, {})],
-    "mamba": [*_PAIR, ("embeddings-apart", "From hidden states: no gather, no logits, no transposed table.", REUSED,
-                       {"embed": False})],
+    "dit-block": [
+        *_PAIR,
+        _say("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.", {**REUSED, "separate_weights": True}),
+    ],
+    "mamba": [
+        *_PAIR,
+        _say("embeddings-apart", "From hidden states: no gather, no logits, no transposed table.", REUSED, {"embed": False}),
+    ],
+    "mamba-train": [
+        _say("pinned", "Every activation and gradient kept to the end: 2,375 buffers, each with bytes of its own.", PINNED),
+        _say("reused", "One step in order: an activation stays until its last backward reader, a gradient until its own.",
+             REUSED),
+        _say("weights-apart", "Weights aside: what is left is activations, and the gradients that leave as outputs.",
+             {**REUSED, "separate_weights": True}),
+    ],
     "matmul-train": [
-        ("own-weights", "Forward and backward each hold the weight.", REUSED, {}),
-        ("shared-weights", "Params outside the plan: the backward finds the weight where the forward put it.",
-         {**REUSED, "allocate_params": False}, {}),
+        _say("own-weights", "Forward and backward each hold the weight.", REUSED),
+        _say("shared-weights", "Params outside the plan: the backward finds the weight where the forward put it.",
+         {**REUSED, "allocate_params": False}),
     ],
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from planner_core.errors import GraphError
 from planner_core.ir import Graph
 from planner_core.memory import PlanOptions, headline, plan_graph
-from planner_core.zoo.registry import build, graphs_of, require_name
+from planner_core.zoo.registry import graphs_of, require_params
 
 __all__ = ["SweepRow", "sweep"]
 
@@ -30,34 +29,32 @@ class SweepRow:
         return dict(self.binding)[name]
 
 
-def _maker(model: str | Graph, dims: dict[str, list[Any]]) -> Callable[..., Graph]:
+def _maker(model: str | Graph, dims: dict[str, list[Any]]) -> Callable[..., tuple[Graph, ...]]:
     if isinstance(model, Graph):
         missing = sorted(model.symbols.keys() - dims.keys())
         if missing:
             raise GraphError(f"{model.name!r} needs values for {', '.join(missing)} too: each a number or a list")
-        return lambda **values: model.bind(values)
-    known = inspect.signature(require_name(model)).parameters
-    unknown = sorted(dims.keys() - known.keys())
-    if unknown:
-        raise GraphError(f"zoo graph {model!r} has no parameter {', '.join(unknown)}; it has: {', '.join(known)}")
-    return lambda **values: build(model, **values)
+        return lambda **values: (model.bind(values),)
+    require_params(model, dims)
+    return lambda **values: graphs_of(model, **values)
 
 
 def sweep(model: str | Graph, options: PlanOptions | None = None, **dims: Any) -> list[SweepRow]:
     """Arena, lower bound and bytes to allocate for every combination of ``dims``, the last varying fastest.
 
     ``model``: a zoo name, whose parameters the dims are, or a graph, whose symbols they are. A dim is a list
-    of values or one value. ``options`` None: what ``compile_graph`` takes for the CPU.
-    Raises ``GraphError`` for a name that the model doesn't have, a symbol left out, a pair of graphs.
+    of values or one value. A training pair gives two rows a combination, told apart by ``graph``, its last name.
+    ``options`` None: what ``compile_graph`` takes for the CPU.
+    Raises ``GraphError`` for a name that the model doesn't have, a value it can't take, a symbol left out.
     """
     values = {k: list(v) if isinstance(v, Iterable) and not isinstance(v, str) else [v] for k, v in dims.items()}
     make = _maker(model, values)
-    if isinstance(model, str) and len(graphs_of(model)) != 1:
-        raise GraphError(f"zoo graph {model!r} is a pair; plan its graphs one by one")
     rows = []
     for point in itertools.product(*values.values()):
         binding = dict(zip(values, point, strict=True))
-        graph = make(**binding)
-        plan = plan_graph(graph, options or PlanOptions.for_target("cpu", graph))
-        rows.append(SweepRow(tuple(binding.items()), plan.arena_size, plan.lower_bound, headline(plan).allocate))
+        graphs = make(**binding)
+        for graph in graphs:
+            plan = plan_graph(graph, options or PlanOptions.for_target("cpu", graph))
+            which = (("graph", graph.name),) if len(graphs) > 1 else ()
+            rows.append(SweepRow((*binding.items(), *which), plan.arena_size, plan.lower_bound, headline(plan).allocate))
     return rows

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner_core.ir import Graph
-from planner_core.memory import PlanOptions, naive_bytes, plan_graph, plan_memory_native_in_order
+from planner_core.memory import MemoryPlan, PlanOptions, naive_bytes, plan_graph, plan_memory_native_in_order
 from planner_core.memory.facts import facts_of
 from planner_core.zoo.registry import graphs_of, names
 from planner_core.zoo.scenarios import scenarios
 from planner_core.zoo.weights import param_count
 
-__all__ = ["TableRow", "markdown", "page", "scenario_markdown", "table"]
+__all__ = ["TableRow", "figures_markdown", "markdown", "page", "scenario_markdown", "table"]
 
 HEAD: tuple[str, ...] = ("model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound")
 
@@ -80,9 +80,41 @@ def scenario_markdown(models: Sequence[str] = ()) -> str:
     return _aligned(("model", "scenario", "story", "arena"), rows, 3)
 
 
+def _arena(model: str, name: str) -> MemoryPlan:
+    s = next(s for s in scenarios(model) if s.name == name)
+    return plan_graph(s.build(), s.options())
+
+
+def _gigabytes(n: float) -> str:
+    return f"{n / 1e9:,.2f} GB"
+
+
+def figures_markdown() -> str:
+    """The figures of the planner's contract (spec §11) beside what our graphs come to."""
+    rows = []
+    for what, figure, model, pinned, reused in FIGURES:
+        before, after = _arena(model, pinned), _arena(model, reused)
+        rows.append((what, figure, f"`{model}`, {len(before.buffers()):,} buffers", _gigabytes(before.arena_size),
+                     _gigabytes(after.arena_size), _gigabytes(after.lower_bound)))
+    dead, elided = _arena("moe", "dead-copies"), _arena("moe", "elided")
+    copies = int(elided.elided.sum())
+    rows.append(("an expert bank's dead copy", "1.88 GB each, three a layer",
+                 f"`moe`, {copies} copies of {_gigabytes((dead.arena_size - elided.arena_size) / copies)}",
+                 _gigabytes(dead.arena_size), _gigabytes(elided.arena_size), _gigabytes(elided.lower_bound)))
+    return _aligned(("original system", "its figure", "here", "pinned or copied", "reused or elided", "bound"), rows, 3)
+
+
+FIGURES = [
+    ("a HiFi-GAN-class vocoder", "~5 GB to ~0.12 GB", "hifigan", "pinned", "reused"),
+    ("an 8K-token packed prefill", "~61.9 GB to ~4 GB", "llama-prefill", "packed-8k-pinned", "packed-8k-reused"),
+    ("a Mamba training graph", "2,378 buffers, 28 s to plan", "mamba-train", "pinned", "reused"),
+]
+"""What, its figure, then model and scenarios that illustrate it."""
+
+
 def page() -> str:
     """The zoo's README."""
-    return PAGE.format(table=markdown(table()), scenarios=scenario_markdown())
+    return PAGE.format(table=markdown(table()), scenarios=scenario_markdown(), figures=figures_markdown())
 
 
 PAGE = """\
@@ -108,13 +140,15 @@ plan a scenario that turns the pin off, to see reuse there. Bound: what no place
 
 ## The original system's figures, on these models
 
-- **A vocoder, ~5 GB pinned, ~0.12 GB reused.** `hifigan` at 900 frames pins as much. Reused it needs more than
-  the original's figure because our graph keeps activations, sums and convolutions as nodes of their own and the
-  planner places no output on its input: from the second stage on a residual branch holds five tensors of
-  29.5 MB (stage input, running total, branch input, activation, convolution), and 55.7 MB are weights.
-- **An 8K-token packed prefill with dequant matmuls, ~61.9 GB to ~4 GB.** `llama-prefill`'s `packed-8k-*`:
-  Llama-3.2-3B's sizes, q4_k weights. What is left: 1.81 GB of packed weights, 1.98 GB of f32 caches
-  and input, 0.91 GB of activations (three SwiGLU tensors of 268 MB and the residual).
-- **An expert bank's dead copy, ~1.88 GB, three banks a layer.** `moe`: 8 × 4096 × 14336 f32 weights a bank; the
-  difference of `dead-copies` and `elided` is 96 such copies.
+{figures}
+
+- `hifigan` at 900 frames. Reused it needs more than the original's figure because our graph keeps activations,
+  sums and convolutions as nodes of their own and the planner places no output on its input: from the second stage
+  on a residual branch holds five tensors of 29.5 MB (stage input, running total, branch input, activation,
+  convolution), and 55.7 MB are weights.
+- `llama-prefill` at Llama-3.2-3B's sizes with q4_k weights. What is left: 1.81 GB of packed weights, 1.98 GB of
+  f32 caches and input, 0.91 GB of activations (three SwiGLU tensors of 268 MB and the residual).
+- `mamba-train` takes some 0.2 s to plan, provenance included: first fit looks at live neighbours only.
+  `make bench` measures it. 28 blocks, where Mamba-130M has 24, to have as many buffers.
+- `moe`: 8 × 4096 × 14336 f32 weights a bank.
 """

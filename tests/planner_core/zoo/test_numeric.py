@@ -181,6 +181,7 @@ TINY = [
     ("llama-decode", {"past": 5, **SMALL}),
     ("llama-prefill", {"seq": 6, **SMALL}),
     ("mamba", {"layers": 2, "hidden": 16, "state": 4, "vocab": 20, "seq": 6}),
+    ("mamba-train", {"layers": 2, "hidden": 16, "state": 4, "vocab": 20, "seq": 6}),
     ("matmul-train", {"rows": 3, "k": 4, "n": 5}),
     ("minilm", {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "vocab": 20, "seq": 7}),
     ("moe", {"layers": 2, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 12, "experts": 4, "vocab": 20, "seq": 5}),

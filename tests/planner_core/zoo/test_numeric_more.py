@@ -53,7 +53,7 @@ def test_matmul_training_pair() -> None:
     forward, backward = zoo.build("matmul-train", rows=5, k=6, n=7)
     x, dy = noise(5, 6), noise(5, 7, seed=6)
     y = run(forward, x=x)[0]
-    dx, dw = run(backward, x=x, dy=dy)
+    dx, dw = run(backward, x=x, d_y=dy)
     assert np.array_equal(forward.weights["w"], backward.weights["w"])
     tx, tw = torch.tensor(x, requires_grad=True), torch.tensor(forward.weights["w"], requires_grad=True)
     ty = tx @ tw
@@ -214,6 +214,27 @@ def test_mamba() -> None:
     for i in range(2):
         x = mamba_block(w, f"layers.{i}.", x, 4)
     same(got, F.rms_norm(x, (16,), w["norm.gamma"], 1e-5) @ w["embed"].T)
+
+
+def test_mamba_training() -> None:
+    """Loss and every gradient against autograd through the hand-written block."""
+    g = zoo.build("mamba-train", layers=2, hidden=16, state=4, vocab=30, seq=6, batch=2)
+    rng = np.random.default_rng(1)
+    tokens, labels = rng.integers(0, 30, (2, 6)), rng.integers(0, 30, (2, 6))
+    loss, *grads = run(g, tokens=tokens, labels=labels)
+    w = {k: v.clone().requires_grad_() for k, v in tensors(g).items()}
+    x = F.embedding(torch.tensor(tokens), w["embed"])
+    for i in range(2):
+        x = mamba_block(w, f"layers.{i}.", x, 4)
+    logits = F.rms_norm(x, (16,), w["norm.gamma"], 1e-5) @ w["embed"].T
+    want = F.cross_entropy(logits.flatten(0, 1), torch.tensor(labels).flatten())
+    want.backward()
+    np.testing.assert_allclose(loss.item(), want.item(), rtol=1e-5)
+    assert g.output_names == ["loss", *(f"d_{g[p].name}" for p in g.params)] and len(grads) == len(w)
+    for p, d in zip(g.params, grads, strict=True):
+        grad = w[g[p].name].grad
+        assert grad is not None
+        same(d, grad)
 
 
 @pytest.mark.parametrize("layer_norm", [True, False], ids=["layer-norm", "rms-norm"])

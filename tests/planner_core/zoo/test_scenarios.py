@@ -58,6 +58,13 @@ def test_figures(model: str, pinned: str, reused: str, figure: float, most: floa
     assert arena(model, reused) < most
 
 
+def test_a_mamba_training_graph_has_as_many_buffers() -> None:
+    pinned, reused = plans("mamba-train", "pinned")[0], plans("mamba-train", "reused")[0]
+    assert len(pinned.buffers()) == len(reused.buffers()) == 2375 == pytest.approx(2378, rel=0.1)
+    assert reused.arena_size < 0.4 * pinned.arena_size
+    assert reused.arena_size < 1.001 * reused.lower_bound
+
+
 def test_an_expert_bank_carries_one_dead_copy() -> None:
     """1.88 GB a bank, three banks a layer, 32 layers; elision drops each exactly once."""
     copies = 3 * 32
@@ -76,7 +83,8 @@ LESS = [
     ("llama-prefill", "packed-8k-mlp-pinned", "packed-8k-pinned"), ("llama-prefill", "packed-8k-mlp", "packed-8k-mlp-pinned"),
     ("llama-prefill", "half-native", "half-widened"), ("llama-prefill", "half-widened", "half-uniform"),
     ("llama-decode", "half-widened", "half-uniform"), ("llama-decode", "quantised", "pinned"),
-    ("mamba", "reused", "pinned"), ("mamba", "embeddings-apart", "reused"), ("dit-block", "weights-apart", "reused"),
+    ("mamba", "reused", "pinned"), ("mamba", "embeddings-apart", "reused"),
+    ("mamba-train", "reused", "pinned"), ("mamba-train", "weights-apart", "reused"), ("dit-block", "weights-apart", "reused"),
     ("albert-onnx", "host-matmuls", "kernels"), ("matmul-train", "shared-weights", "own-weights"),
 ]
 

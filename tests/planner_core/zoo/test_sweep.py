@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from planner_core import zoo
 from planner_core.errors import GraphError, UnboundDimError
 from planner_core.ir import Graph
 from planner_core.memory import PlanOptions, headline, plan_graph
-from planner_core.zoo.table import markdown, page, table
+from planner_core.zoo import registry
+from planner_core.zoo.table import figures_markdown, markdown, page, table
+from tests.planner_core.zoo.test_numeric import TINY
 
 
 def symbolic() -> Graph:
@@ -38,6 +43,37 @@ def test_text_params_are_one_value() -> None:
     assert zoo.sweep("llama-decode", layers=1, quant="q4_0", past=3)[0].arena == rows[1].arena
 
 
+GROWS = {
+    "albert-onnx": "seq", "bert-base": "seq", "decoder-stack": "batch", "dit-block": "batch", "hifigan": "frames",
+    "llama-decode": "past", "llama-prefill": "seq", "mamba": "batch", "mamba-train": "seq", "matmul-train": "rows",
+    "minilm": "batch", "moe": "seq", "resnet50": "batch", "sam-attention": "side", "tts-duration": "frames",
+    "unet3d": "batch",
+}
+"""A batch or a length of each model."""
+
+
+@pytest.mark.parametrize(("name", "tiny"), TINY, ids=[t[0] for t in TINY])
+def test_every_model_over_its_sizes(name: str, tiny: dict[str, Any]) -> None:
+    """Twice the batch or length needs more bytes; every parameter can be swept; NumPy's integers are integers."""
+    grown = GROWS[name]
+    once = tiny.get(grown, 1)
+    rows = zoo.sweep(name, **{**tiny, grown: np.array([once, 2 * once])})
+    graphs = len(zoo.graphs_of(name, **tiny))
+    assert len(rows) == 2 * graphs and [r[grown] for r in rows] == [once] * graphs + [2 * once] * graphs
+    for small, large in zip(rows[:graphs], rows[graphs:], strict=True):
+        assert small.allocate < large.allocate and small.bound < large.bound
+    for parameter, found in inspect.signature(registry.require_name(name)).parameters.items():
+        fixed = {k: v for k, v in tiny.items() if k != parameter}
+        swept = zoo.sweep(name, **fixed, **{parameter: [tiny.get(parameter, found.default)]})
+        assert [r.allocate for r in swept] == [r.allocate for r in rows[:graphs]], parameter
+
+
+def test_a_pair_has_a_row_for_each_graph() -> None:
+    rows = zoo.sweep("matmul-train", rows=[4, 8], k=3, n=5)
+    assert [(r["rows"], r["graph"]) for r in rows] == [
+        (n, f"matmul-train.{part}") for n in (4, 8) for part in ("forward", "backward")]
+
+
 def test_any_graph_over_its_symbols() -> None:
     g = symbolic()
     rows = zoo.sweep(g, PlanOptions(pin_output_ancestors=False), B=range(1, 4), S=64)
@@ -54,8 +90,16 @@ def test_sweep_errors() -> None:
         zoo.sweep("minilm", length=[1])
     with pytest.raises(GraphError, match="no zoo graph 'mini'"):
         zoo.sweep("mini")
-    with pytest.raises(GraphError, match="'matmul-train' is a pair"):
-        zoo.sweep("matmul-train", rows=[1])
+    with pytest.raises(GraphError, match="minilm: seq='8': wanted int, like its default 128"):
+        zoo.sweep("minilm", seq="8", layers=1)
+    with pytest.raises(GraphError, match=r"minilm: seq=8\.0: wanted int"):
+        zoo.sweep("minilm", seq=[8.0], layers=1)
+    with pytest.raises(GraphError, match="minilm: layers=True: wanted int"):
+        zoo.build("minilm", layers=True)
+    with pytest.raises(GraphError, match="minilm: embed=1: wanted bool"):
+        zoo.build("minilm", embed=1)
+    with pytest.raises(GraphError, match="bert-base: wanted seq within positions"):
+        zoo.sweep("bert-base", seq=[8, 600], layers=1)
     assert zoo.sweep("minilm", seq=[]) == []
 
 
@@ -86,3 +130,5 @@ def test_the_readme_is_what_the_command_writes() -> None:
     assert readme == page(), "the numbers changed: python -m planner_core.zoo --page > planner_core/zoo/README.md"
     for name in zoo.names():
         assert all(s.story in readme for s in zoo.scenarios(name))
+    top = Path(zoo.__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+    assert figures_markdown() in top, "the figures changed: copy their table from planner_core/zoo/README.md"
