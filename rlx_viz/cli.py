@@ -13,9 +13,10 @@ import typer
 import rlx_viz
 from planner_core.errors import RlxError
 from planner_core.ir import write_atomically
-from planner_core.memory import PlanOptions, Target
+from planner_core.memory import Target
 from planner_core.options import options_of
 from rlx_viz.units import bytes_text
+from runtime.compile import GROUPS, CompileOptions
 
 __all__ = ["main"]
 
@@ -25,7 +26,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, or a graph saved as JSON.")]
 Dims = Annotated[list[str], typer.Option("--dim", metavar="NAME=INT", help="Bind a symbolic dim; repeat.")]
 Shapes = Annotated[list[str], typer.Option("--shape", metavar="INPUT=1,3,48,192", help="Fix an input's shape; repeat.")]
-Sets = Annotated[list[str], typer.Option("--set", metavar="OPTION=VALUE", help="Change a plan option; see `options`.")]
+Sets = Annotated[list[str], typer.Option("--set", metavar="OPTION=VALUE", help="Change an option; see `options`.")]
 TargetOption = Annotated[str, typer.Option("--target", help=", ".join(t.value for t in Target))]
 Redact = Annotated[bool, typer.Option("--redact", help="Replace names, paths and sources by stable tokens.")]
 
@@ -207,14 +208,16 @@ def _random_inputs(graph: Any, seed: int) -> dict[str, Any]:
 
 @app.command()
 def options(target: TargetOption = "cpu") -> None:
-    """List every plan option with its default for a target, and its meaning."""
-    start = PlanOptions.for_target(target, environ={})
-    for o in options_of(PlanOptions):
-        value = getattr(start, o.name)
-        default = str(getattr(value, "value", value)).lower()
-        choices = f" [{', '.join(o.choices)}]" if o.choices else ""
-        env = f" (env {o.env})" if o.env else ""
-        typer.echo(f"{o.name}={default}{choices}{env}\n    {o.help}")
+    """List every option of every stage with its default for a target, and its meaning."""
+    start = CompileOptions.for_target(target, environ={})
+    for stage, cls in GROUPS.items():
+        typer.echo(f"# {stage}")
+        for o in options_of(cls):
+            value = getattr(getattr(start, stage), o.name)
+            default = str(getattr(value, "value", value)).lower()
+            choices = f" [{', '.join(o.choices)}]" if o.choices else ""
+            env = f" (env {o.env})" if o.env else ""
+            typer.echo(f"{o.name}={default}{choices}{env}\n    {o.help}")
 
 
 @app.command()

@@ -13,7 +13,6 @@ from planner_core.memory import (
     NO_SLOT,
     RULES,
     SPACES,
-    PlanOptions,
     facts_of,
     headline,
     is_static_weight_tensor,
@@ -21,7 +20,6 @@ from planner_core.memory import (
     live_curve,
 )
 from planner_core.memory.facts import CONSTANT, DTYPES, INPUT, NOT_BOUNDARY, PARAM
-from planner_core.options import options_of
 from rlx_viz.columns import ColumnDocument, StringTable, exact_int
 from rlx_viz.version import VERSION
 from runtime.compile import Compilation
@@ -156,12 +154,10 @@ def _meta(c: Compilation, name: str, command: str, names: _Names) -> dict[str, A
             op = names.op(n.op.detail)
             unsupported[op] = unsupported.get(op, 0) + 1
     model_hash = c.source.content_hash
-    defaults = c.default_plan_options
     options = [
-        {"name": o.name, "group": o.group, "type": o.type, "value": _plain(getattr(plan.options, o.name)),
-         "default": _plain(getattr(defaults, o.name)), "choices": list(o.choices), "help": o.help,
-         "changed": getattr(plan.options, o.name) != getattr(defaults, o.name)}
-        for o in options_of(PlanOptions)
+        {"name": o.name, "group": o.group, "stage": row.stage, "type": o.type, "value": _plain(row.value),
+         "default": _plain(row.default), "choices": list(o.choices), "help": o.help, "changed": row.changed}
+        for row in c.option_rows() for o in (row.info,)
     ]
     changed = [f"{o['name']}={str(o['value']).lower()}" for o in options if o["changed"]]
     read = [f"{k}={v}" for k, v in plan.options.env]

@@ -14,12 +14,12 @@ from planner_core.fusion import DecisionLog, Fusion, FusionOptions, fuse_graph, 
 from planner_core.ir import Array, Graph
 from planner_core.memory import MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.memory.verify import require_sound
-from planner_core.options import coerce_option, options_of
+from planner_core.options import OptionInfo, coerce_option, options_of
 from runtime.command_list import CommandList
 from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
 
-__all__ = ["Compilation", "CompileOptions", "compile_graph"]
+__all__ = ["GROUPS", "Compilation", "CompileOptions", "OptionRow", "compile_graph"]
 
 _T = TypeVar("_T")
 
@@ -33,9 +33,14 @@ class CompileOptions:
     fusion: FusionOptions | None = None
 
     @classmethod
-    def for_target(cls, target: Target | str, graph: Graph | None = None) -> CompileOptions:
-        """The target's presets, looked up now for ``graph`` (the environment is read here, once)."""
-        return cls(Target(target), PlanOptions.for_target(target, graph), fusion_for_target(target))
+    def for_target(cls, target: Target | str, graph: Graph | None = None,
+                   environ: Mapping[str, str] | None = None) -> CompileOptions:
+        """The target's presets, looked up now for ``graph`` (the environment is read here, once).
+
+        ``OptionError`` for a target that doesn't exist.
+        """
+        plan = PlanOptions.for_target(target, graph, environ)  # checks the target's name
+        return cls(Target(target), plan, fusion_for_target(target))
 
     def plan_for(self, graph: Graph) -> PlanOptions:
         """The plan's options: those given, or the target's preset for the graph."""
@@ -53,7 +58,7 @@ class CompileOptions:
         """
         made = self
         if "target" in delta:
-            made = CompileOptions(target=Target(delta.pop("target")))
+            made = CompileOptions.for_target(delta.pop("target"), graph)
         stages = {stage: {k: v for k, v in delta.items() if k in names} for stage, names in STAGES.items()}
         for name in delta:
             if not any(name in names for names in STAGES.values()):
@@ -71,6 +76,20 @@ STAGES = {stage: frozenset(o.name for o in options_of(cls)) for stage, cls in GR
 """Stage -> names of its options; a name belongs to one stage."""
 if len(frozenset().union(*STAGES.values())) != sum(map(len, STAGES.values())):
     raise TypeError("an option's name is declared in two stages")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRow:
+    """One option as a front end shows it."""
+
+    stage: str
+    info: OptionInfo
+    value: Any
+    default: Any
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.value != self.default)
 
 
 @dataclass(eq=False, slots=True)
@@ -101,6 +120,15 @@ class Compilation:
     def default_fusion_options(self) -> FusionOptions:
         """The target's fusion preset."""
         return fusion_for_target(self.options.target)
+
+    def option_rows(self) -> list[OptionRow]:
+        """Every option of every stage with its value and the target's default, in stage order."""
+        stages: dict[str, tuple[Any, Any]] = {
+            "fusion": (self.fusion.options, self.default_fusion_options),
+            "plan": (self.plan.options, self.default_plan_options),
+        }
+        return [OptionRow(stage, o, getattr(values, o.name), getattr(defaults, o.name))
+                for stage, (values, defaults) in stages.items() for o in options_of(GROUPS[stage])]
 
     @property
     def default_plan_options(self) -> PlanOptions:

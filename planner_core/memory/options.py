@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planner_core.errors import PlanError
+from planner_core.errors import OptionError, PlanError
 from planner_core.memory.widths import ArenaWidthPolicy, Target, arena_width_policy
 from planner_core.options import coerce_option, env_overrides, option
 
@@ -104,7 +104,7 @@ class PlanOptions:
         try:
             target = Target(target)
         except ValueError:
-            raise PlanError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
+            raise OptionError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
         mine: dict[str, Any] = {
             "pin_output_ancestors": graph is not None and has_host_indexing(graph),
             "dequant_host_fallback": False,

@@ -6,6 +6,8 @@ export class OptionsView {
   /** @param {import("./store.js").Store} store @param {((name: string, value: unknown) => void) | undefined} request */
   constructor(store, request) {
     this.request = request;
+    /** Folded groups that the user opened. @type {Set<string>} */
+    this.opened = new Set();
     this.body = el("div", { class: "rlx-option-list" });
     this.count = el("span", { class: "rlx-count" });
     this.element = el("details", { class: "rlx-options", "data-panel": "options" },
@@ -33,8 +35,19 @@ export class OptionsView {
       groups.set(name, [...(groups.get(name) ?? []), option]);
     }
     for (const [name, members] of groups) {
-      if (name) children.push(el("h3", {}, name));
-      children.push(...members.map((option) => this.row(option)));
+      const rows = members.map((option) => this.row(option));
+      const at = name.indexOf(": ");
+      if (at < 0) {
+        if (name) children.push(el("h3", {}, name));
+        children.push(...rows);
+      } else { // a group of a stage with many: folded until asked for, or until something in it changed
+        const count = members.filter((option) => option.changed).length;
+        const group = el("details", { class: "rlx-option-group", "data-group": name },
+          el("summary", {}, el("h3", {}, name.slice(at + 2), el("span", { class: "rlx-count" }, count ? ` ${count} changed` : ` ${members.length}`))), ...rows);
+        group.open = this.opened.has(name) || count > 0;
+        group.addEventListener("toggle", () => (group.open ? this.opened.add(name) : this.opened.delete(name)));
+        children.push(group);
+      }
     }
     this.body.replaceChildren(...children);
     if (active) {
