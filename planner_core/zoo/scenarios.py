@@ -1,9 +1,9 @@
 """Owns the zoo's scenarios: options by name, for each stage, that tell what a model is there to show.
 
-Scenarios of one model are meant to be compared: same model, a few options apart. ``plan`` names every option
-that matters, so it says the same over any preset: ``PlanOptions().replace(**s.plan)`` here, or
-``rlx_viz.compile(s.build(), **s.plan)``. ``fusion`` and ``passes`` likewise name what differs from their presets;
-they stand in ``_STORIES`` beside the plan, as keywords of ``_say``.
+Scenarios of one model are meant to be compared: same model, a few options apart. They name every option that
+matters, so they say the same over any preset: ``rlx_viz.compile(s.build(), **s.settings)``, or a stage at a time,
+``fuse_graph(g, s.target, s.fusion_options())`` and ``plan_graph(g, s.options())``. Each stands in ``_STORIES``, made
+by ``_say``: what it doesn't say about fusion is ``AS_WRITTEN``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner_core.fusion import Fusion, FusionOptions, fuse_graph, fusion_for_target
 from planner_core.ir import Graph
-from planner_core.memory import ArenaWidthPolicy, PlanOptions
+from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.zoo.registry import graphs_of, names, require_name
 
 __all__ = ["Scenario", "scenarios"]
@@ -22,19 +23,24 @@ LLAMA_3B = {"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn": 819
 """Llama-3.2-3B's sizes (Meta 2024): 28 layers, grouped queries."""
 PROMPT_8K = {**LLAMA_3B, "seq": 8192, "quant": "q4_k", "packed_qkv": True, "last_only": True, "embed": False}
 
-PINNED: dict[str, Any] = {"pin_output_ancestors": True, "dequant_host_fallback": True, "separate_weights": False}
-REUSED: dict[str, Any] = {"pin_output_ancestors": False, "dequant_host_fallback": False, "separate_weights": False}
+PINNED: dict[str, Any] = {"pin_output_ancestors": True, "dequant_host_fallback": True, "separate_weights": False,
+                          "elide_bank_transposes": False, "width_policy": ArenaWidthPolicy.F32_UNIFORM}
+REUSED: dict[str, Any] = {**PINNED, "pin_output_ancestors": False, "dequant_host_fallback": False}
 NATIVE = {**REUSED, "width_policy": ArenaWidthPolicy.NATIVE}
 WIDENED = {**REUSED, "width_policy": ArenaWidthPolicy.NATIVE_HALF_WIDENED}
-UNIFORM = {**REUSED, "width_policy": ArenaWidthPolicy.F32_UNIFORM}
+UNIFORM = REUSED
+APART: dict[str, Any] = {**REUSED, "separate_weights": True}
+AS_WRITTEN: dict[str, Any] = {"target": "cpu", "fusion": False}
+FUSED: dict[str, Any] = {"target": "metal", "fusion": True}
+"""Every rule that Metal has on; one-row forms are left to its command passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """``model`` built with ``params``, planned with ``plan``; ``story`` says in a sentence what to look at.
 
-    ``fusion``: ``target``, and a bool for each rule that differs from the target's preset. ``passes``: a bool for
-    each command pass likewise. Empty: the stage is no part of the story.
+    ``fusion``: ``target``, then bools by rule name over the target's preset, ``fusion`` off for none at all.
+    ``passes``: bools by command pass likewise.
     """
 
     model: str
@@ -42,7 +48,7 @@ class Scenario:
     story: str
     plan: Mapping[str, Any]
     params: Mapping[str, Any] = field(default_factory=dict)
-    fusion: Mapping[str, Any] = field(default_factory=dict)
+    fusion: Mapping[str, Any] = field(default_factory=lambda: AS_WRITTEN)
     passes: Mapping[str, Any] = field(default_factory=dict)
 
     def graphs(self) -> tuple[Graph, ...]:
@@ -53,9 +59,31 @@ class Scenario:
         """The graph; of a training pair, the forward one."""
         return self.graphs()[0]
 
+    @property
+    def target(self) -> Target:
+        """What it is compiled for."""
+        return Target(self.fusion["target"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Target and options of every stage by name, as ``rlx_viz.compile`` takes them."""
+        return {**self.plan, **self.fusion, **self.passes}
+
     def options(self) -> PlanOptions:
         """``plan`` over the plain defaults; the environment is not read."""
         return PlanOptions().replace(**self.plan)
+
+    def fusion_options(self) -> FusionOptions:
+        """``fusion`` over the target's preset; ``OptionError`` where it names no rule."""
+        return fusion_for_target(self.target, **{k: v for k, v in self.fusion.items() if k != "target"})
+
+    def fusions(self) -> tuple[Fusion, ...]:
+        """Each graph as the rules leave it, with their log."""
+        return tuple(fuse_graph(g, self.target, self.fusion_options()) for g in self.graphs())
+
+    def plans(self) -> tuple[MemoryPlan, ...]:
+        """A plan for each of ``fusions``."""
+        return tuple(plan_graph(f.graph, self.options()) for f in self.fusions())
 
 
 Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
@@ -65,7 +93,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 def _say(name: str, story: str, plan: Mapping[str, Any], params: Mapping[str, Any] = _NONE, *,
-         fusion: Mapping[str, Any] = _NONE, passes: Mapping[str, Any] = _NONE) -> Entry:
+         fusion: Mapping[str, Any] = AS_WRITTEN, passes: Mapping[str, Any] = _NONE) -> Entry:
     return name, story, plan, params, fusion, passes
 
 
@@ -77,7 +105,7 @@ _ENCODER: list[Entry] = [
     _say("host-gathers", "The embedding's gathers may run on the host, so every ancestor of the output is kept.", PINNED),
     _say("reused", "With commands in order a layer's tensors make room for the next layer's.", REUSED),
     _say("weights-apart", "Weights in a region of their own: the arena holds activations alone.",
-     {**REUSED, "separate_weights": True}),
+     APART),
 ]
 _HALF: list[Entry] = [
     _say("half-native", "All floats in 16 bits: half the bytes of f32.", NATIVE, {"quant": "f16"}),
@@ -145,7 +173,7 @@ _STORIES: dict[str, list[Entry]] = {
     ],
     "dit-block": [
         *_PAIR,
-        _say("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.", {**REUSED, "separate_weights": True}),
+        _say("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.", APART),
     ],
     "mamba": [
         *_PAIR,
@@ -153,10 +181,10 @@ _STORIES: dict[str, list[Entry]] = {
     ],
     "mamba-train": [
         _say("pinned", "Every activation and gradient kept to the end: 2,375 buffers, each with bytes of its own.", PINNED),
-        _say("reused", "One step in order: an activation stays until its last backward reader, a gradient until its own.",
+        _say("reused", "One step in order: an activation stays until its last backward reader, a gradient until its last.",
              REUSED),
         _say("weights-apart", "Weights aside: what is left is activations, and the gradients that leave as outputs.",
-             {**REUSED, "separate_weights": True}),
+             APART),
     ],
     "matmul-train": [
         _say("own-weights", "Forward and backward each hold the weight.", REUSED),

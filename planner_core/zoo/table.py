@@ -8,22 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner_core.fusion import RULES, fuse_graph, fusion_for_target
 from planner_core.ir import Graph
-from planner_core.memory import MemoryPlan, PlanOptions, naive_bytes, plan_graph, plan_memory_native_in_order
+from planner_core.memory import MemoryPlan, PlanOptions, Target, naive_bytes, plan_graph, plan_memory_native_in_order
 from planner_core.memory.facts import facts_of
 from planner_core.zoo.registry import graphs_of, names
 from planner_core.zoo.scenarios import scenarios
 from planner_core.zoo.weights import param_count
 
-__all__ = ["TableRow", "figures_markdown", "markdown", "page", "scenario_markdown", "table"]
+__all__ = ["TableRow", "figures_markdown", "fusion_ready", "markdown", "page", "scenario_markdown", "table"]
 
-HEAD: tuple[str, ...] = ("model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound")
+HEAD: tuple[str, ...] = ("model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound", "fusion-ready")
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """One graph at default sizes; bytes. ``tensors`` own bytes (views don't); ``naive``, ``conservative``:
-    ``PlanOptions.inference()`` without and with reuse; ``bound``: of the in-order plan."""
+    ``PlanOptions.inference()`` without and with reuse; ``bound``: of the in-order plan;
+    ``ready``: see ``fusion_ready``."""
 
     model: str
     nodes: int
@@ -33,13 +35,20 @@ class TableRow:
     conservative: int
     in_order: int
     bound: int
+    ready: bool
 
 
 def _row(g: Graph) -> TableRow:
     plan, in_order = plan_graph(g, PlanOptions.inference()), plan_memory_native_in_order(g)
     own = int((facts_of(g).root == range(len(g))).sum())
     return TableRow(g.name, len(g), own, param_count(g), naive_bytes(plan), plan.arena_size, in_order.arena_size,
-                    in_order.lower_bound)
+                    in_order.lower_bound, fusion_ready(g))
+
+
+def fusion_ready(graph: Graph) -> bool:
+    """Some rule that is more than tidying would apply to the graph on Metal, one-row forms included."""
+    log = fuse_graph(graph, Target.METAL, fusion_for_target(Target.METAL, decode_forms=True)).log
+    return any(d.applied and RULES[d.rule].group != "cleanup" for d in log)
 
 
 def table(models: Sequence[str] = ()) -> list[TableRow]:
@@ -68,21 +77,20 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> s
 def markdown(rows: Sequence[TableRow]) -> str:
     """The rows as a Markdown table; bytes in decimal megabytes."""
     return _aligned(HEAD, [(r.model, f"{r.nodes:,}", f"{r.tensors:,}", _millions(r.params), *map(_bytes, (
-        r.naive, r.conservative, r.in_order, r.bound))) for r in rows], 1)
+        r.naive, r.conservative, r.in_order, r.bound)), "yes" if r.ready else "no") for r in rows], 1)
 
 
 def scenario_markdown(models: Sequence[str] = ()) -> str:
     """Every scenario with its arena; a training pair's are the forward graph's and the backward's."""
     rows = []
     for s in (s for name in models or names() for s in scenarios(name)):
-        arenas = " + ".join(_bytes(plan_graph(g, s.options()).arena_size) for g in s.graphs())
+        arenas = " + ".join(_bytes(p.arena_size) for p in s.plans())
         rows.append((s.model, s.name, s.story, arenas))
     return _aligned(("model", "scenario", "story", "arena"), rows, 3)
 
 
-def _arena(model: str, name: str) -> MemoryPlan:
-    s = next(s for s in scenarios(model) if s.name == name)
-    return plan_graph(s.build(), s.options())
+def _planned(model: str, name: str) -> MemoryPlan:
+    return next(s for s in scenarios(model) if s.name == name).plans()[0]
 
 
 def _gigabytes(n: float) -> str:
@@ -93,10 +101,10 @@ def figures_markdown() -> str:
     """The figures of the planner's contract (spec §11) beside what our graphs come to."""
     rows = []
     for what, figure, model, pinned, reused in FIGURES:
-        before, after = _arena(model, pinned), _arena(model, reused)
+        before, after = _planned(model, pinned), _planned(model, reused)
         rows.append((what, figure, f"`{model}`, {len(before.buffers()):,} buffers", _gigabytes(before.arena_size),
                      _gigabytes(after.arena_size), _gigabytes(after.lower_bound)))
-    dead, elided = _arena("moe", "dead-copies"), _arena("moe", "elided")
+    dead, elided = _planned("moe", "dead-copies"), _planned("moe", "elided")
     copies = int(elided.elided.sum())
     rows.append(("an expert bank's dead copy", "1.88 GB each, three a layer",
                  f"`moe`, {copies} copies of {_gigabytes((dead.arena_size - elided.arena_size) / copies)}",
@@ -128,13 +136,14 @@ parameters. This page is written by `python -m planner_core.zoo --page`.
 Params are counted as papers do (packed weights as elements). Naive and conservative: `PlanOptions.inference()`
 without and with reuse, which pins every ancestor of an output. In-order: `plan_memory_native_in_order`, which
 pins them only where a graph has host indexing, as every embedding's `Gather` is: build with `embed=False`, or
-plan a scenario that turns the pin off, to see reuse there. Bound: what no placement can do without.
+plan a scenario that turns the pin off, to see reuse there. Bound: what no placement can do without. Fusion-ready: some rule would fuse on Metal.
 
 {table}
 
 ## Scenarios
 
-`zoo.scenarios(name)`: the plan options, and sometimes the sizes, that show what a model is here for.
+`zoo.scenarios(name)`: the options of every stage, and sometimes the sizes, that show what a model is here for.
+`rlx_viz.compile(s.build(), **s.settings)` opens one.
 
 {scenarios}
 

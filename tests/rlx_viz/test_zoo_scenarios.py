@@ -1,4 +1,4 @@
-"""Every scenario of the zoo opens: compiled with its plan and put into the document that report and explorer show."""
+"""Every scenario of the zoo opens: compiled with its settings and put into the document that report and explorer show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 import rlx_viz
 from planner_core import zoo
-from planner_core.memory import plan_graph
 
 MODELS = zoo.names()
 
@@ -14,6 +13,6 @@ MODELS = zoo.names()
 @pytest.mark.parametrize("name", MODELS)
 def test_scenarios_open(name: str) -> None:
     for s in zoo.scenarios(name):
-        compiled = rlx_viz.compile(s.build(), **s.plan)
+        compiled = rlx_viz.compile(s.build(), **s.settings)
         head = rlx_viz.snapshot(compiled).meta["headline"]
-        assert int(head["arena"]) == compiled.plan.arena_size == plan_graph(compiled.legal, s.options()).arena_size
+        assert int(head["arena"]) == compiled.plan.arena_size == s.plans()[0].arena_size

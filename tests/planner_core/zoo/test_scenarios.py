@@ -7,8 +7,9 @@ from functools import cache
 import pytest
 
 from planner_core import zoo
-from planner_core.errors import GraphError
-from planner_core.memory import MemoryPlan, PlanOptions, elided_transposes, plan_graph
+from planner_core.errors import GraphError, OptionError
+from planner_core.fusion import FusionOptions
+from planner_core.memory import MemoryPlan, PlanOptions, Target, elided_transposes, plan_graph
 from tests.planner_core.memory.checker import checked
 
 ALL = [(name, s.name) for name in zoo.names() for s in zoo.scenarios(name)]
@@ -17,7 +18,7 @@ ALL = [(name, s.name) for name in zoo.names() for s in zoo.scenarios(name)]
 @cache
 def plans(model: str, name: str) -> tuple[MemoryPlan, ...]:
     s = next(s for s in zoo.scenarios(model) if s.name == name)
-    return tuple(checked(plan_graph(g, s.options()), g) for g in s.graphs())
+    return tuple(checked(p, f.graph) for p, f in zip(s.plans(), s.fusions(), strict=True))
 
 
 def arena(model: str, name: str) -> int:
@@ -26,13 +27,13 @@ def arena(model: str, name: str) -> int:
 
 @pytest.mark.parametrize(("model", "name"), ALL, ids=[f"{m}-{n}" for m, n in ALL])
 def test_every_plan_is_sound(model: str, name: str) -> None:
-    """Both checkers; and the options say the same over the target's preset as over the defaults."""
+    """Both checkers; and the options say the same over every target's preset as over the defaults."""
     for plan in plans(model, name):
         assert plan.lower_bound <= plan.arena_size
     s = next(s for s in zoo.scenarios(model) if s.name == name)
-    preset = PlanOptions.for_target("cpu", s.build(), environ={}).replace(**s.plan)
-    unsaid = {"width_policy", "elide_bank_transposes"} - s.plan.keys()
-    assert preset.replace(**{k: getattr(s.options(), k) for k in unsaid}) == s.options()
+    for target in Target:
+        assert PlanOptions.for_target(target, s.build(), environ={}).replace(**s.plan) == s.options()
+    assert isinstance(s.fusion_options(), FusionOptions)
 
 
 def test_every_model_has_stories() -> None:
@@ -40,7 +41,7 @@ def test_every_model_has_stories() -> None:
         found = zoo.scenarios(name)
         assert len(found) >= 2 and len({s.name for s in found}) == len(found)
         assert all(s.story.endswith(".") and s.model == name for s in found)
-        assert len({(tuple(s.plan.items()), tuple(s.params.items())) for s in found}) == len(found)
+        assert len({str((s.settings, s.params)) for s in found}) == len(found)
     with pytest.raises(GraphError, match="no zoo graph 'bert'"):
         zoo.scenarios("bert")
 
@@ -92,6 +93,15 @@ LESS = [
 @pytest.mark.parametrize(("model", "less", "more"), LESS, ids=[f"{m}-{a}" for m, a, _ in LESS])
 def test_stories_hold(model: str, less: str, more: str) -> None:
     assert arena(model, less) < arena(model, more)
+
+
+def test_fusion_options_are_checked() -> None:
+    s = zoo.Scenario("minilm", "x", "y.", {}, fusion={"target": "metal", "no_such_rule": True})
+    with pytest.raises(OptionError, match="no_such_rule"):
+        s.fusion_options()
+    off = zoo.scenarios("minilm")[0]
+    assert off.target is Target.CPU and not off.fusion_options().fusion
+    assert off.settings == {**off.plan, **off.fusion} and off.fusions()[0].graph == off.build()
 
 
 def test_an_int64_output_stops_reuse() -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from planner_core import zoo
 from planner_core.errors import GraphError, UnboundDimError
+from planner_core.fusion import RULES, fuse_graph, fusion_for_target
 from planner_core.ir import Graph
 from planner_core.memory import PlanOptions, headline, plan_graph
 from planner_core.zoo import registry
-from planner_core.zoo.table import figures_markdown, markdown, page, table
+from planner_core.zoo.table import figures_markdown, fusion_ready, markdown, page, table
 from tests.planner_core.zoo.test_numeric import TINY
 
 
@@ -108,11 +109,26 @@ def test_table() -> None:
     assert [r.model.split(".")[0] for r in rows] == sorted([*zoo.names(), "matmul-train"])
     for r in rows:
         assert r.bound <= r.in_order <= r.conservative <= r.naive and r.tensors <= r.nodes
-    assert markdown(table(["minilm"])).splitlines() == [
-        "| model  | nodes | tensors |  params |    naive | conservative | in-order |    bound |",
-        "|--------|------:|--------:|--------:|---------:|-------------:|---------:|---------:|",
-        "| minilm |   224 |     222 | 22.71 M | 123.7 MB |     123.7 MB | 123.7 MB | 123.7 MB |",
-    ]
+    lines = markdown(table(["minilm"])).splitlines()
+    assert [c.strip() for c in lines[0].split("|")[1:-1]] == [
+        "model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound", "fusion-ready"]
+    assert [c.strip() for c in lines[2].split("|")[1:-1]][:8] == [
+        "minilm", "224", "222", "22.71 M", *["123.7 MB"] * 4]
+    assert len({len(line) for line in lines}) == 1 and lines[1].startswith("|---") and len(lines) == 3
+
+
+def test_fusion_ready() -> None:
+    """A graph that a rule would fuse; tidying alone is no fusion."""
+    for name in ("resnet50", "minilm", "matmul-train"):
+        for g in zoo.graphs_of(name):
+            fused = fuse_graph(g, "metal", fusion_for_target("metal", decode_forms=True))
+            rules = {d.rule for d in fused.log if d.applied}
+            assert fusion_ready(g) == any(RULES[r].group != "cleanup" for r in rules)
+            assert not fusion_ready(fused.graph)
+    g = Graph("tidy")
+    x = g.transpose(g.transpose(g.input("x", (2, 3)), perm=(1, 0)), perm=(1, 0))
+    g.set_outputs(g.relu(x))
+    assert fuse_graph(g, "metal").log and not fusion_ready(g)
 
 
 def test_the_command_prints_the_table() -> None:
