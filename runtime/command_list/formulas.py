@@ -12,7 +12,10 @@ from scipy.special import erf
 from planner_core.ir import Array, DType
 from runtime.command_list.scratch import Scratch, scratch_for
 
-__all__ = ["ACTIVATIONS", "BINARIES", "COMPARES", "activate", "activation_scratch", "binary", "binary_scratch"]
+__all__ = [
+    "ACTIVATIONS", "BINARIES", "COMPARES", "PIECE", "activate", "activation_scratch", "binary", "binary_scratch",
+    "multiply_activated", "multiply_activated_scratch",
+]
 
 PIECE = 1 << 15
 """Elements per piece of an activation that needs a temporary."""
@@ -172,4 +175,23 @@ def activate(kind: str, x: Array, out: Array, scratch: Scratch, alpha: float = 0
     for i in range(0, flat_x.size, PIECE):
         piece = flat_x[i : i + PIECE]
         formula(piece, flat_out[i : i + PIECE], t[: piece.size], alpha, beta)
+    scratch.release(mark)
+
+
+def multiply_activated_scratch(storage: DType, numel: int) -> int:
+    """Two pieces."""
+    piece = (min(numel, PIECE), storage.numpy)
+    return scratch_for(piece, piece)
+
+
+def multiply_activated(kind: str, x: Array, out: Array, scratch: Scratch) -> None:
+    """``out *= kind(x)``, piece by piece. Arrays are row-major."""
+    mark = scratch.mark
+    flat_x, flat_out = x.reshape(-1), out.reshape(-1)
+    t, y = (scratch.take(min(flat_x.size, PIECE), x.dtype) for _ in range(2))
+    for i in range(0, flat_x.size, PIECE):
+        piece = flat_x[i : i + PIECE]
+        got = y[: piece.size]
+        ACTIVATIONS[kind](piece, got, t[: piece.size], 0.0, 0.0)
+        np.multiply(flat_out[i : i + PIECE], got, out=flat_out[i : i + PIECE])
     scratch.release(mark)

@@ -8,8 +8,12 @@ from typing import Any
 from planner_core.ir import DType, Node
 from runtime.command_list import Operand, Thunk
 from runtime.command_list.thunks import elementwise as t
+from runtime.command_list.thunks.fused import GeluApproxHost, GeluApproxOut
 from runtime.command_list.thunks.structure import Copy
 from runtime.lowering.core import Lowering, lowers
+
+LARGE_ARENA = 1 << 32
+"""Offsets from here on are large: kernels with 32-bit offsets don't reach them."""
 
 
 def padded(dims: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -97,6 +101,9 @@ def _activation(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     src, dst = ctx.flat(x), ctx.flat(n.id)
     if src == dst:
         yield t.ActivationInPlace(dst, n.shape.numel, o.kind, o.alpha, o.beta)
+    elif o.kind == "gelu_approx" and src.storage is dst.storage is DType.F32:
+        far = max(src.offset + src.nbytes, dst.offset + dst.nbytes) > LARGE_ARENA
+        yield (GeluApproxHost if far else GeluApproxOut)(src, dst, n.shape.numel)
     else:
         yield t.ActivationOut(src, dst, n.shape.numel, o.kind, o.alpha, o.beta)
 

@@ -12,6 +12,7 @@ from planner_core.ir import DType, Graph
 from runtime import CommandList, HostExecutor, SanitizeError, compile_graph
 from runtime.command_list import Binding, Operand, SlotLife, Thunk
 from runtime.command_list.thunks.elementwise import ActivationInPlace, ActivationOut, BinaryFull, CastTruncF32, Nop
+from runtime.command_list.thunks.fused import GeluApproxHost
 from runtime.command_list.thunks.matmul import FusedMmBiasAct
 from runtime.command_list.thunks.reduce import Softmax
 from runtime.command_list.thunks.structure import Copy
@@ -43,6 +44,7 @@ A, B, W, BIAS = op(0, 2, 3), op(64, 2, 3), op(128, 3, 3), op(192, 3)
     ([Softmax(A, 2, 3)], [(A, X)], A, np.exp(X) / np.exp(X).sum(1, keepdims=True)),
     ([FusedMmBiasAct(A, W, BIAS, B, 2, 3, 3, "relu")], [(A, X), (W, np.eye(3, dtype=np.float32)[::-1]), (BIAS, X[0])], B,
      np.maximum(X[:, ::-1] + X[0], 0)),
+    ([GeluApproxHost(A, B, 6)], [(A, X)], B, 0.5 * X * (1 + np.tanh(0.7978845608 * (X + 0.044715 * X**3)))),
     ([BinaryFull(A, B, A, 6, "sub")], [(A, X), (B, X * 2)], A, -X),
 ])
 def test_thunks_that_only_passes_make(thunks: list[Thunk], inputs: list[Any], output: Operand, want: Any) -> None:

@@ -44,7 +44,7 @@ def _compiled_thunks() -> list[Thunk]:
 
 
 THUNKS = _compiled_thunks()
-ELSEWHERE = {"Nop", "CastTruncF32", "ActivationInPlace", "FusedMmBiasAct", "Softmax", "CustomOp", "HostOp", "Unrunnable",
+ELSEWHERE = {"Nop", "CastTruncF32", "ActivationInPlace", "GeluApproxHost", "Softmax", "CustomOp", "HostOp", "Unrunnable",
              *(c.name for c in registry().values() if c.__module__ == "runtime.command_list.thunks.decode")}
 """Thunks that no gallery graph lowers to: passes make them (quant/test_decode.py), or test_audit.py and test_lowering.py
 run them."""

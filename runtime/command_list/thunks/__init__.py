@@ -1,5 +1,19 @@
 """The thunk declarations, one module a family; importing this package fills the registry."""
 
-from runtime.command_list.thunks import attention, conv, decode, elementwise, host, matmul, packed, reduce, structure
+from runtime.command_list.thunks import (
+    attention,
+    conv,
+    decode,
+    elementwise,
+    fused,
+    host,
+    matmul,
+    packed,
+    reduce,
+    region,
+    structure,
+)
 
-__all__ = ["attention", "conv", "decode", "elementwise", "host", "matmul", "packed", "reduce", "structure"]
+__all__ = [
+    "attention", "conv", "decode", "elementwise", "fused", "host", "matmul", "packed", "reduce", "region", "structure",
+]

@@ -167,16 +167,25 @@ class SoftmaxOut(Thunk):
 # --- norms --------------------------------------------------------------------------------------------
 
 
-def _row_squares(x: Array, out: Array) -> None:
+def row_squares(x: Array, out: Array) -> None:
     """out[i] = Σ x[i]², one dot product a row."""
     np.matmul(x[:, None, :], x[:, :, None], out=out[:, None, None])
 
 
-def _scale_rows(dst: Array, squares: Array, h: int, eps: float) -> None:
-    squares /= h
-    squares += eps
-    np.sqrt(squares, out=squares)
-    np.divide(dst, squares[:, None], out=dst)
+def normalize(src: Array, dst: Array, stat: Array, eps: float, centre: bool) -> None:
+    """dst = x / sqrt(mean(x²) + eps) by row, x = src less its mean where centred; ``stat`` keeps the divisors. dst may
+    be src."""
+    h = src.shape[1]
+    if centre:
+        np.add.reduce(src, axis=1, out=stat)
+        stat /= h
+        np.subtract(src, stat[:, None], out=dst)
+        src = dst
+    row_squares(src, stat)
+    stat /= h
+    stat += eps
+    np.sqrt(stat, out=stat)
+    np.divide(src, stat[:, None], out=dst)
 
 
 @thunk(name="LayerNorm", label="layer_norm", partial_extent="scales", where="gpu")
@@ -196,12 +205,7 @@ class LayerNorm(Thunk):
         return scratch_for((self.rows, self.src.storage.numpy))
 
     def run(self, src: Array, g: Array, b: Array, dst: Array, scratch: Scratch) -> None:
-        stat = scratch.take(self.rows, src.dtype)
-        np.add.reduce(src, axis=1, out=stat)
-        stat /= self.h
-        np.subtract(src, stat[:, None], out=dst)
-        _row_squares(dst, stat)
-        _scale_rows(dst, stat, self.h, self.eps)
+        normalize(src, dst, scratch.take(self.rows, src.dtype), self.eps, True)
         np.multiply(dst, g, out=dst)
         np.add(dst, b, out=dst)
 
@@ -223,10 +227,7 @@ class RmsNorm(Thunk):
         return scratch_for((self.rows, self.src.storage.numpy))
 
     def run(self, src: Array, g: Array, b: Array | None, dst: Array, scratch: Scratch) -> None:
-        stat = scratch.take(self.rows, src.dtype)
-        _row_squares(src, stat)
-        np.copyto(dst, src)
-        _scale_rows(dst, stat, self.h, self.eps)
+        normalize(src, dst, scratch.take(self.rows, src.dtype), self.eps, False)
         np.multiply(dst, g, out=dst)
         if b is not None:
             np.add(dst, b, out=dst)

@@ -1,0 +1,101 @@
+"""Lowers ops that fusion made: products, norms and convolutions with what stands around them, regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from planner_core.ir import Node
+from runtime.command_list import Thunk
+from runtime.command_list.thunks import fused, matmul, region
+from runtime.lowering.core import Lowering, lowers
+
+
+@lowers("FusedMatMulBiasAct")
+def _mm_bias_act(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    a, w, bias = n.inputs
+    *lead, k = ctx.dims(a)
+    m, cols = math.prod(lead), ctx.dims(w)[1]
+    if k == 0:
+        yield ctx.host(n)
+        return
+    yield matmul.FusedMmBiasAct(ctx.operand(a, m, k), ctx.operand(w), ctx.operand(bias), ctx.operand(n.id, m, cols), m, k,
+                                cols, o.activation, o.alpha, o.beta)
+
+
+@lowers("ResidualLayerNorm")
+def _residual_ln(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, res, g, b, *bias = n.inputs
+    h = ctx.dims(x)[-1]
+    rows = n.shape.numel // h
+    yield fused.FusedResidualLN(ctx.operand(x, rows, h), ctx.operand(res, rows, h), ctx.operand(bias[0]) if bias else None,
+                                ctx.operand(g), ctx.operand(b), ctx.operand(n.id, rows, h), rows, h, o.eps)
+
+
+@lowers("ResidualRmsNorm")
+def _residual_rms(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, res, g, *more = n.inputs
+    bias, b = o.split(tuple(more))
+    h = ctx.dims(x)[-1]
+    rows = n.shape.numel // h
+    yield fused.FusedResidualRmsNorm(
+        ctx.operand(x, rows, h), ctx.operand(res, rows, h), None if bias is None else ctx.operand(bias), ctx.operand(g),
+        None if b is None else ctx.operand(b), ctx.operand(n.id, rows, h), rows, h, o.eps)
+
+
+@lowers("RmsNormMulSilu")
+def _gated_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, g, z, *b = n.inputs
+    h = ctx.dims(x)[-1]
+    rows = n.shape.numel // h
+    yield fused.FusedRmsNormMulSilu(ctx.operand(x, rows, h), ctx.operand(g), ctx.operand(b[0]) if b else None,
+                                    ctx.operand(z, rows, h), ctx.operand(n.id, rows, h), rows, h, o.eps)
+
+
+@lowers("GroupNorm")
+def _group_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, g, b = n.inputs
+    count, c, *space = ctx.dims(x)
+    h, w = (space[0], math.prod(space[1:])) if space else (1, 1)
+    yield fused.GroupNorm(ctx.operand(x, count, c, h * w), ctx.operand(g), ctx.operand(b), ctx.operand(n.id, count, c, h * w),
+                          count, c, h, w, o.groups, o.eps)
+
+
+@lowers("GeGLU")
+def _geglu(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    half = ctx.dims(n.id)[-1]
+    rows = n.shape.numel // half
+    yield fused.FusedGeGLU(ctx.operand(n.inputs[0], rows, 2 * half), ctx.operand(n.id, rows, half), half, n.shape.numel,
+                           o.gate_first, o.kind)
+
+
+@lowers("DepthwiseConv1dBsc")
+def _depthwise(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, w = n.inputs
+    batch, width, channels = ctx.dims(x)
+    yield fused.FusedDepthwiseConv1dBsc(ctx.operand(x), ctx.operand(w), ctx.operand(n.id), batch, width, ctx.dims(n.id)[1],
+                                        channels, ctx.dims(w)[2], o.silu)
+
+
+# --- regions ------------------------------------------------------------------------------------------
+
+
+@lowers("ElementwiseRegion")
+def _region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    inputs = tuple(ctx.flat(i) for i in n.inputs)
+    length = n.shape.numel
+    mask, moduli = region.reading(inputs, length, o.prologue_input if o.prologue else -1)
+    out_n, c, h, w = ctx.dims(n.id) if o.prologue else (0, 0, 0, 0)
+    yield region.ElementwiseRegion(
+        inputs, ctx.flat(n.id), length, region.flat_chain(o.steps), mask, moduli,
+        region.PROLOGUE_NEAREST2X if o.prologue else region.PROLOGUE_NONE, out_n, c, h, w, o.prologue_input)
+
+
+@lowers("BatchElementwiseRegion")
+def _batch_region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    inputs = tuple(ctx.flat(i) for i in n.inputs)
+    length = n.shape.numel // o.num_batch
+    mask, moduli = region.reading(inputs[: len(inputs) // o.num_batch], length)
+    yield region.BatchElementwiseRegion(inputs, ctx.operand(n.id, o.num_batch, length), length, o.num_batch,
+                                        region.flat_chain(o.steps), mask, moduli)
