@@ -8,6 +8,7 @@ import pytest
 
 from planner_core import zoo
 from planner_core.errors import PlanError
+from planner_core.ir import Graph
 from rlx_viz.figures import sweep_figure
 from rlx_viz.frames import sweep_frame
 
@@ -50,3 +51,22 @@ def test_errors() -> None:
         sweep_figure([])
     with pytest.raises(PlanError, match="no swept name 'width'; this sweep has: seq, layers"):
         sweep_figure(zoo.sweep("minilm", seq=8, layers=1), x="width")
+
+
+def test_a_pair_has_a_line_for_each_graph() -> None:
+    rows = zoo.sweep("matmul-train", rows=[4, 8], k=3, n=5)
+    assert sweep_frame(rows)["graph"].tolist() == ["matmul-train.forward", "matmul-train.backward"] * 2
+    axes = sweep_figure(rows).axes[0]
+    assert axes.get_xlabel() == "rows" and len(axes.get_lines()) == 6
+    assert str(axes.get_lines()[3].get_label()) == "graph=matmul-train.backward allocate"
+
+
+def test_symbols_of_a_graph() -> None:
+    """Lengths of any graph, as frame and figure."""
+    g = Graph("symbolic")
+    g.set_outputs(g.relu(g.mm(g.input("x", ("B", "S", 8)), g.param("w", (8, 16)))))
+    rows = zoo.sweep(g, B=[1, 2], S=[16, 32, 64])
+    frame = sweep_frame(rows)
+    assert list(frame.columns) == ["B", "S", "arena", "bound", "allocate"] and len(frame) == 6
+    assert (frame["bound"] <= frame["arena"]).all() and (frame["arena"] < frame["allocate"]).all()
+    assert len(sweep_figure(rows, x="S").axes[0].get_lines()) == 6

@@ -25,6 +25,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "minilm": {"layers": 2, "hidden": 16, "heads": 2, "ffn": 24, "vocab": 30, "seq": 5, "batch": 2, "positions": 8},
     "resnet50": {"size": 32, "width": 4, "blocks": 2, "classes": 10, "batch": 2},
     "hifigan": {"frames": 2, "channels": 32, "mels": 5},
+    "decoder-stack": {"layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "seq": 5, "vocab": 12},
+    "albert-onnx": {"layers": 2, "hidden": 16, "heads": 2, "ffn": 24, "embedding": 8, "vocab": 20, "seq": 5, "kernels": True},
+    "tts-duration": {"phonemes": 5, "frames": 9, "hidden": 16, "ffn": 24, "layers": 1, "vocab": 20, "mels": 5, "kernel": 3},
 }
 
 
