@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from planner_core.ir import Array, DType
 from runtime.command_list.formulas import activate, activation_scratch
@@ -92,7 +93,8 @@ class Attention(Thunk):
 
 @thunk(name="Rope", label="rope", partial_extent="scales", where="gpu")
 class Rope(Thunk):
-    """Pairs of the first n_rot of each head_dim are rotated; src and dst are [rows, heads, head_dim],
+    """Pairs of the first n_rot of each head_dim are rotated; src and dst are [rows, heads, head_dim], src's rows
+    ``src_row_stride`` elements apart (a slice of a wider row is read in place; src is then flat up to its last element),
     tables [seq, n_rot / 2] (or one row a token with ``cos_per_token``)."""
 
     src: In
@@ -110,10 +112,12 @@ class Rope(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.src.numel // max(self.head_dim, 1) * (self.n_rot // 2), self.src.storage.numpy))
+        return scratch_for((self.dst.numel // max(self.head_dim, 1) * (self.n_rot // 2), self.src.storage.numpy))
 
     def run(self, src: Array, cos: Array, sin: Array, dst: Array, scratch: Scratch) -> None:
-        x, y = (a.reshape(self.batch, self.seq, -1, self.head_dim) for a in (src, dst))
+        y = dst.reshape(self.batch, self.seq, -1, self.head_dim)
+        step, row = src.itemsize, self.src_row_stride * src.itemsize
+        x = as_strided(src, y.shape, (self.seq * row, row, self.head_dim * step, step), writeable=False)
         half, n = self.n_rot // 2, self.n_rot
         tables = (self.batch, self.seq, 1, half) if self.cos_per_token else (self.seq, 1, half)
         c, s = cos.reshape(-1)[: np.prod(tables)].reshape(tables), sin.reshape(-1)[: np.prod(tables)].reshape(tables)

@@ -1,0 +1,94 @@
+"""Owns ``PassOptions``: one switch per command pass, and those that force host forms."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner_core.options import coerce_option, option, options_of
+
+__all__ = ["PassOptions"]
+
+_FLAGS = ("q2_0_fused_disable", "host_fallback", "gdn_host_fallback", "dequant_gpu_disable", "print_fused", "verbose")
+"""Options that are off unless asked for; every other one is on unless its variable is exactly ``0``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassOptions:
+    """Options of the passes over one command list. Values given here are final: only ``for_environment`` reads
+    the environment. ``env`` lists the variables that it read, for a view to show; it is no option."""
+
+    region_rewrite: bool = option(
+        True, group="passes", help="Replace short elementwise regions by plain thunks.")
+    dense_broadcast: bool = option(
+        True, group="passes", help="Replace a broadcast of equally shaped dense operands by a plain binary.")
+    decode: bool = option(
+        True, group="passes", env="RLX_METAL_FUSE_DECODE",
+        help="Fuse for decoding: the packed MLPs, the two norms and the depthwise convolution. Off: none of them.")
+    decode_mlp_combined: bool = option(
+        True, group="passes", help="Fuse one-row MLPs whose gate and up are one packed matmul.")
+    decode_mlp_separate: bool = option(
+        True, group="passes", help="Fuse one-row MLPs with a packed matmul each for gate and up.")
+    decode_gelu: bool = option(
+        True, group="passes", env="RLX_METAL_FUSE_DECODE_GELU", help="Fuse one-row MLPs that gate with GELU.")
+    residual_rms_norm: bool = option(
+        True, group="passes", env="RLX_METAL_FUSE_RESIDUAL_RMS", help="Fuse a residual add into the RMSNorm behind it.")
+    gated_norm: bool = option(
+        True, group="passes", env="RLX_METAL_FUSE_GDN_NORM", help="Fuse RMSNorm times SiLU.")
+    depthwise_conv: bool = option(
+        True, group="passes", env="RLX_METAL_FUSE_DEPTHWISE",
+        help="Fuse a one-step depthwise convolution with the transposes around it.")
+    narrow_rope: bool = option(
+        True, group="passes", help="Let a rotary embedding read its slice from the wide row.")
+    narrow_clusters: bool = option(
+        True, group="passes", help="Cut all slices of one row in one dispatch.")
+    q2_0_fused_disable: bool = option(
+        False, group="passes", env="RLX_METAL_Q2_0_FUSED_DISABLE",
+        help="Leave one-row MLPs with separate gate and up alone where a weight is Q2_0.")
+    host_fallback: bool = option(
+        False, group="host", env="RLX_METAL_HOST_FALLBACK|RLX_METAL_HOST_SLICE",
+        help="Run slices of the last axis on the host; they are then not fused.")
+    gdn_host_fallback: bool = option(
+        False, group="host", env="RLX_METAL_GDN_HOST_FALLBACK", help="Run gated delta nets on the host.")
+    dequant_gpu_disable: bool = option(
+        False, group="host", env="RLX_METAL_DEQUANT_GPU_DISABLE",
+        help="Run packed matmuls on the host; they are then not fused.")
+    print_fused: bool = option(
+        False, group="log", env="RLX_METAL_FUSE_DECODE_LOG", cache_key=False,
+        help="Print each application of a decode pass (MLPs, norms, depthwise convolution).")
+    verbose: bool = option(
+        False, group="log", env="RLX_VERBOSE", cache_key=False, help="Print each application of any pass.")
+    env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
+
+    def replace(self, **changes: Any) -> PassOptions:
+        """A copy with options changed; text values are read as their type, unknown names explained."""
+        return dataclasses.replace(self, **{k: coerce_option(PassOptions, k, v) for k, v in changes.items()})
+
+    @classmethod
+    def none(cls) -> PassOptions:
+        """Every pass off."""
+        return cls().replace(**{o.name: False for o in options_of(cls)})
+
+    @classmethod
+    def for_environment(cls, environ: Mapping[str, str] | None = None, **explicit: bool) -> PassOptions:
+        """The defaults; the environment over them, read now, once; ``explicit`` over both.
+
+        A fuse switch turns its pass off when it is exactly ``0``; any other flag is on with any value but ``0``
+        and the empty one.
+        """
+        environ = os.environ if environ is None else environ
+        values: dict[str, bool] = {}
+        read: list[tuple[str, str]] = []
+        for o in options_of(cls):
+            for variable in filter(None, o.env.split("|")):
+                if variable in environ:
+                    text = environ[variable]
+                    read.append((variable, text))
+                    if o.name in _FLAGS:
+                        values[o.name] = values.get(o.name, False) or text not in ("", "0")
+                    else:
+                        values[o.name] = text != "0"
+        return cls(env=tuple(read)).replace(**{**values, **explicit})
