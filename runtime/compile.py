@@ -7,7 +7,7 @@ import difflib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner_core.errors import OptionError
 from planner_core.fusion import DecisionLog, Fusion, FusionOptions, fuse_graph, fusion_for_target
@@ -18,6 +18,10 @@ from planner_core.options import OptionInfo, coerce_option, options_of
 from runtime.command_list import CommandList
 from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
+from runtime.passes import PassOptions, PassResult, run_passes
+
+if TYPE_CHECKING:
+    from runtime.profile import Profile
 
 __all__ = ["GROUPS", "Compilation", "CompileOptions", "OptionRow", "compile_graph"]
 
@@ -31,6 +35,7 @@ class CompileOptions:
     target: Target = Target.CPU
     plan: PlanOptions | None = None
     fusion: FusionOptions | None = None
+    passes: PassOptions | None = None
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
@@ -40,7 +45,7 @@ class CompileOptions:
         ``OptionError`` for a target that doesn't exist.
         """
         plan = PlanOptions.for_target(target, graph, environ)  # checks the target's name
-        return cls(Target(target), plan, fusion_for_target(target))
+        return cls(Target(target), plan, fusion_for_target(target), passes_for_target(target, environ))
 
     def plan_for(self, graph: Graph) -> PlanOptions:
         """The plan's options: those given, or the target's preset for the graph."""
@@ -50,6 +55,11 @@ class CompileOptions:
     def fusion_used(self) -> FusionOptions:
         """The fusion options: those given, or the target's preset."""
         return self.fusion if self.fusion is not None else fusion_for_target(self.target)
+
+    @property
+    def passes_used(self) -> PassOptions:
+        """The pass options: those given, or the target's preset."""
+        return self.passes if self.passes is not None else passes_for_target(self.target)
 
     def changed(self, graph: Graph, **delta: Any) -> CompileOptions:
         """A copy with options of any stage changed by name; text values are read as the option's type.
@@ -64,13 +74,18 @@ class CompileOptions:
             if not any(name in names for names in STAGES.values()):
                 near = difflib.get_close_matches(name, [n for names in STAGES.values() for n in names], 1)
                 raise OptionError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `rlx-viz options`"))
-        now: dict[str, Any] = {"plan": made.plan_for(graph), "fusion": made.fusion_used}
+        now: dict[str, Any] = {"fusion": made.fusion_used, "plan": made.plan_for(graph), "passes": made.passes_used}
         new = {stage: dataclasses.replace(now[stage], **{k: coerce_option(GROUPS[stage], k, v) for k, v in values.items()})
                for stage, values in stages.items() if values}
         return dataclasses.replace(made, **new)
 
 
-GROUPS: dict[str, type[Any]] = {"fusion": FusionOptions, "plan": PlanOptions}
+def passes_for_target(target: Target | str, environ: Mapping[str, str] | None = None) -> PassOptions:
+    """The command passes are Metal's: on there, with the environment's switches; off for every other target."""
+    return PassOptions.for_environment(environ) if Target(target) is Target.METAL else PassOptions.none()
+
+
+GROUPS: dict[str, type[Any]] = {"fusion": FusionOptions, "plan": PlanOptions, "passes": PassOptions}
 """Stage -> the class whose fields are its options."""
 STAGES = {stage: frozenset(o.name for o in options_of(cls)) for stage, cls in GROUPS.items()}
 """Stage -> names of its options; a name belongs to one stage."""
@@ -101,9 +116,9 @@ class Compilation:
     fusion: Fusion
     legal: Graph
     plan: MemoryPlan
-    commands: CommandList
+    commands_before: CommandList
+    passed: PassResult
     timings: dict[str, float]
-    pass_log: tuple[Any, ...] = ()
     _executor: HostExecutor | None = field(default=None, repr=False)
 
     @property
@@ -126,6 +141,7 @@ class Compilation:
         stages: dict[str, tuple[Any, Any]] = {
             "fusion": (self.fusion.options, self.default_fusion_options),
             "plan": (self.plan.options, self.default_plan_options),
+            "passes": (self.options.passes_used, passes_for_target(self.options.target)),
         }
         return [OptionRow(stage, o, getattr(values, o.name), getattr(defaults, o.name))
                 for stage, (values, defaults) in stages.items() for o in options_of(GROUPS[stage])]
@@ -136,9 +152,19 @@ class Compilation:
         return PlanOptions.for_target(self.options.target, self.legal)
 
     @property
-    def commands_before(self) -> CommandList:
-        """The list before passes (there are none yet)."""
-        return self.commands
+    def commands(self) -> CommandList:
+        """The list after passes: what runs."""
+        return self.passed.commands
+
+    @property
+    def pass_log(self) -> DecisionLog:
+        """What the command passes did and refused; anchors are indices into ``commands_before``."""
+        return self.passed.log
+
+    @property
+    def index_map(self) -> dict[int, tuple[int, ...]]:
+        """Index in ``commands_before`` -> indices in ``commands``."""
+        return self.passed.index_map
 
     @property
     def allocate_bytes(self) -> int:
@@ -153,9 +179,18 @@ class Compilation:
         """
         options = self.options.changed(self.legal, **delta)
         if options.target is self.options.target and options.fusion_used == self.fusion.options:
+            if options.plan_for(self.legal) == self.plan.options:
+                kept = {k: v for k, v in self.timings.items() if k != "passes"}
+                return _pass(options, self.source, self.fusion, self.legal, self.plan, self.commands_before, kept)
             timings = {k: v for k, v in self.timings.items() if k in ("fuse", "legalise")}
             return _finish(options, self.source, self.fusion, self.legal, timings)
         return compile_graph(self.source, options)
+
+    def profile(self, inputs: Mapping[str, Array], repeat: int = 5) -> Profile:
+        """Median time, bytes and FLOPs of every command over ``repeat`` runs."""
+        from runtime.profile import profile
+
+        return profile(self, inputs, repeat)
 
     @property
     def executor(self) -> HostExecutor:
@@ -186,7 +221,13 @@ def _finish(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph
     plan = _timed(timings, "plan", lambda: plan_graph(legal, options.plan_for(legal)))
     _timed(timings, "verify", lambda: require_sound(legal, plan))
     commands = _timed(timings, "lower", lambda: lower_graph(legal, plan))
-    return Compilation(options, source, fusion, legal, plan, commands, timings)
+    return _pass(options, source, fusion, legal, plan, commands, timings)
+
+
+def _pass(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph, plan: MemoryPlan,
+          before: CommandList, timings: dict[str, float]) -> Compilation:
+    passed = _timed(timings, "passes", lambda: run_passes(before, options.passes_used))
+    return Compilation(options, source, fusion, legal, plan, before, passed, timings)
 
 
 def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compilation:

@@ -29,8 +29,8 @@ def test_stages_are_kept_and_timed() -> None:
     assert c.source is g
     assert c.fused is g
     assert c.legal is g
-    assert c.commands_before is c.commands
-    assert set(c.timings) == {"fuse", "legalise", "plan", "verify", "lower"}
+    assert c.commands_before.thunks == c.commands.thunks
+    assert set(c.timings) == {"fuse", "legalise", "plan", "verify", "lower", "passes"}
     assert c.allocate_bytes == c.plan.weights_size + c.plan.arena_size + c.commands.scratch_bytes
     np.testing.assert_array_equal(c.run({"x": X}, sanitize=True)["y"], np.repeat(X.sum(1)[:, None] * 7, 2, 1))
 
@@ -185,3 +185,33 @@ def test_scan_folds_a_sequence() -> None:
     out = list(compile_graph(g).run({"first": np.ones(2, np.float32), "xs": xs0}, sanitize=True).values())
     np.testing.assert_array_equal(out[0], 1 + xs0.sum(0))
     np.testing.assert_array_equal(out[1], 1 + xs0.cumsum(0))
+
+
+def test_an_option_re_runs_only_what_it_touches() -> None:
+    c = compile_graph(two_layers(), CompileOptions(target=Target.METAL))
+    passes = c.with_options(narrow_rope=False)
+    assert passes.plan is c.plan
+    assert passes.commands_before is c.commands_before
+    assert passes.options.passes_used.narrow_rope is False
+    plan = c.with_options(alignment=256)
+    assert plan.fusion is c.fusion
+    assert plan.plan is not c.plan
+    fusion = c.with_options(fusion="off")
+    assert fusion.fused is c.source
+    assert fusion.fusion is not c.fusion
+    for other in (passes, plan, fusion):
+        np.testing.assert_allclose(other.run({"x": X}, sanitize=True)["y"], c.run({"x": X})["y"], rtol=1e-6)
+    with pytest.raises(PlanError, match="no option 'narow_rope'; did you mean 'narrow_rope'"):
+        c.with_options(narow_rope=True)
+    with pytest.raises(PlanError, match="target 'abacus': wanted one of cpu"):
+        c.with_options(target="abacus")
+
+
+def test_every_option_of_every_stage_is_listed_once() -> None:
+    c = compile_graph(two_layers(), CompileOptions(target=Target.METAL))
+    rows = c.option_rows()
+    assert len({r.info.name for r in rows}) == len(rows)
+    assert {r.stage for r in rows} == {"fusion", "plan", "passes"}
+    assert [r.info.name for r in rows if r.changed] == []
+    changed = c.with_options(alignment=256, narrow_rope=False, dead_code=False).option_rows()
+    assert {r.info.name for r in changed if r.changed} == {"alignment", "narrow_rope", "dead_code"}
