@@ -57,26 +57,30 @@ def attention_block(g: Graph, x: NodeId, at: str, tables: tuple[NodeId, NodeId],
     return g.add(x, a, name=at + "residual1")
 
 
-def _mlp(g: Graph, x: NodeId, at: str, hidden: int, ffn: int, packed: bool, scheme: QuantScheme | None) -> NodeId:
+def _mlp(g: Graph, x: NodeId, at: str, hidden: int, ffn: int, packed: bool, sliced: bool,
+         scheme: QuantScheme | None) -> NodeId:
     h = rms(g, x, at + "norm2", hidden)
     if packed:
         both = linear(g, h, at + "gate_up", hidden, 2 * ffn, bias=False, scheme=scheme)
+    if packed and not sliced:
         h = g.swi_g_l_u(both, name=at + "swiglu")
     else:
-        gate = g.silu(linear(g, h, at + "gate", hidden, ffn, bias=False, scheme=scheme), name=at + "gate_silu")
-        up = linear(g, h, at + "up", hidden, ffn, bias=False, scheme=scheme)
-        h = g.mul(gate, up, name=at + "swiglu")
+        if packed:
+            gate, up = (g.narrow(both, axis=2, start=start, len=ffn, name=at + part) for part, start in (("gate", 0), ("up", ffn)))
+        else:
+            gate, up = (linear(g, h, at + part, hidden, ffn, bias=False, scheme=scheme) for part in ("gate", "up"))
+        h = g.mul(g.silu(gate, name=at + "gate_silu"), up, name=at + "swiglu")
     h = linear(g, h, at + "down", ffn, hidden, bias=False, scheme=scheme)
     return g.add(x, h, name=at + "residual2")
 
 
 def _llama(name: str, *, layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, vocab: int,
            seq: int, past: int, batch: int, quant: str, packed_qkv: bool, cache: bool, embed: bool, last_only: bool,
-           qk_norm: bool, packed_mlp: bool) -> Graph:
+           qk_norm: bool, packed_mlp: bool, sliced_mlp: bool) -> Graph:
     kv_heads, head_dim = kv_heads or heads, head_dim or hidden // max(heads, 1)
     require(name, at_least_one_layer=layers > 0, kv_heads_that_divide_heads=heads > 0 and heads % max(kv_heads, 1) == 0,
             an_even_head_width=head_dim > 0 and head_dim % 2 == 0, at_least_one_token=seq > 0 and past >= 0,
-            a_cache_for_past_tokens=cache or not past)
+            a_cache_for_past_tokens=cache or not past, slices_of_a_packed_mlp_alone=packed_mlp or not sliced_mlp)
     dtype, scheme = quant_of(name, quant)
     g = Graph(name)
     if embed:
@@ -89,7 +93,7 @@ def _llama(name: str, *, layers: int, hidden: int, heads: int, kv_heads: int, he
         at = f"layers.{i}."
         x = attention_block(g, x, at, tables, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
                             past=past, packed_qkv=packed_qkv, cache=cache, scheme=scheme, qk_norm=qk_norm)
-        x = _mlp(g, x, at, hidden, ffn, packed_mlp, scheme)
+        x = _mlp(g, x, at, hidden, ffn, packed_mlp, sliced_mlp, scheme)
     if last_only and seq > 1:
         x = g.narrow(x, axis=1, start=seq - 1, len=1, name="last")
     x = rms(g, x, "norm", hidden)
@@ -100,30 +104,31 @@ def _llama(name: str, *, layers: int, hidden: int, heads: int, kv_heads: int, he
 def llama_prefill(layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: int = 0, head_dim: int = 0,
                   ffn: int = 11008, vocab: int = 32000, seq: int = 512, batch: int = 1, quant: str = "",
                   packed_qkv: bool = False, cache: bool = True, embed: bool = True, last_only: bool = False,
-                  qk_norm: bool = False, packed_mlp: bool = False) -> Graph:
+                  qk_norm: bool = False, packed_mlp: bool = False, sliced_mlp: bool = False) -> Graph:
     """LLaMA-2-7B reading a prompt: 32 layers, 6.738 B parameters.
 
     Touvron et al., "Llama 2: Open Foundation and Fine-Tuned Chat Models" (2023): RMSNorm, rotary positions,
     SwiGLU; 6,738,415,616 parameters in the released 7B. ``kv_heads`` 0: as many as ``heads`` (fewer: grouped
     queries); ``head_dim`` 0: hidden / heads. ``quant``: "" f32, "f16", "bf16", or a GGUF scheme (``q4_k``):
     matmuls read packed u8 weights, activations stay f32. ``packed_qkv``: one matmul for q, k and v, then slices;
-    ``packed_mlp``: one for gate and up, then SwiGLU. ``qk_norm``: each head of q and k normed, as Qwen3 does
+    ``packed_mlp``: one for gate and up, then SwiGLU, or with ``sliced_mlp`` two slices, SiLU and a product, as
+    exporters write it. ``qk_norm``: each head of q and k normed, as Qwen3 does
     (Yang et al. 2025). ``last_only``: logits of the last token alone, as when serving. Caches enter as inputs
     and the new rows are appended in place.
     """
     return _llama("llama-prefill", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
                   ffn=ffn, vocab=vocab, seq=seq, past=0, batch=batch, quant=quant, packed_qkv=packed_qkv, cache=cache,
-                  embed=embed, last_only=last_only, qk_norm=qk_norm, packed_mlp=packed_mlp)
+                  embed=embed, last_only=last_only, qk_norm=qk_norm, packed_mlp=packed_mlp, sliced_mlp=sliced_mlp)
 
 
 @zoo("llama-decode")
 def llama_decode(layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: int = 0, head_dim: int = 0,
                  ffn: int = 11008, vocab: int = 32000, past: int = 2047, batch: int = 1, quant: str = "",
-                 packed_qkv: bool = False, embed: bool = True, qk_norm: bool = False, packed_mlp: bool = False) -> Graph:
+                 packed_qkv: bool = False, embed: bool = True, qk_norm: bool = False, packed_mlp: bool = False, sliced_mlp: bool = False) -> Graph:
     """LLaMA-2-7B writing one token behind ``past`` cached ones; parameters as for ``llama-prefill``.
 
     The cache (2 · past+1 · hidden values a layer) is the memory here: activations are one row each.
     """
     return _llama("llama-decode", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
                   ffn=ffn, vocab=vocab, seq=1, past=past, batch=batch, quant=quant, packed_qkv=packed_qkv, cache=True,
-                  embed=embed, last_only=False, qk_norm=qk_norm, packed_mlp=packed_mlp)
+                  embed=embed, last_only=False, qk_norm=qk_norm, packed_mlp=packed_mlp, sliced_mlp=sliced_mlp)

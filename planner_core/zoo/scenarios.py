@@ -26,11 +26,16 @@ PROMPT_8K = {**LLAMA_3B, "seq": 8192, "quant": "q4_k", "packed_qkv": True, "last
 PINNED: dict[str, Any] = {"pin_output_ancestors": True, "dequant_host_fallback": True, "separate_weights": False,
                           "elide_bank_transposes": False, "width_policy": ArenaWidthPolicy.F32_UNIFORM}
 REUSED: dict[str, Any] = {**PINNED, "pin_output_ancestors": False, "dequant_host_fallback": False}
+PACKED_MLP = {"quant": "q4_k", "packed_mlp": True, "sliced_mlp": True}
+"""The form that one-row MLP passes look for (spec/command-list.md)."""
+
 NATIVE = {**REUSED, "width_policy": ArenaWidthPolicy.NATIVE}
 WIDENED = {**REUSED, "width_policy": ArenaWidthPolicy.NATIVE_HALF_WIDENED}
 UNIFORM = REUSED
 APART: dict[str, Any] = {**REUSED, "separate_weights": True}
 AS_WRITTEN: dict[str, Any] = {"target": "cpu", "fusion": False}
+METAL_LIST: dict[str, Any] = {"target": "metal", "fusion": False}
+"""Metal's command passes on the graph as it was written."""
 FUSED: dict[str, Any] = {"target": "metal", "fusion": True}
 """Every rule that Metal has on; one-row forms are left to its command passes."""
 
@@ -138,6 +143,14 @@ _STORIES: dict[str, list[Entry]] = {
     "llama-decode": [
         _say("pinned", "One token's activations are small: pinning them costs little beside weights and cache.", PINNED),
         _say("quantised", "Four-bit weights in place of f32: now the cache is a third of the arena.", REUSED, {"quant": "q4_0"}),
+        _say("mlp-refused", "Metal's decode pass for gate and up apart: their product lies on the bytes of its own operand, so "
+             "it refuses all 32.", APART, {"quant": "q4_k"}, fusion=METAL_LIST, passes={"decode": True}),
+        _say("mlp-own-bytes", "Nothing reused, some megabytes more: now each MLP is two dispatches in place of six.",
+             {**APART, "arena_no_reuse": True}, {"quant": "q4_k"}, fusion=METAL_LIST, passes={"decode": True}),
+        _say("packed-mlp-list", "Gate and up from one packed matmul, cut in two: seven dispatches a layer without the passes.",
+             APART, PACKED_MLP, fusion=METAL_LIST, passes={"decode": False}),
+        _say("packed-mlp-fused", "The decode pass makes two of the seven, on the same arena.", APART, PACKED_MLP,
+             fusion=METAL_LIST, passes={"decode": True}),
         *_HALF,
     ],
     "moe": [

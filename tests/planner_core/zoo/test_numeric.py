@@ -96,12 +96,13 @@ def _caches(g: object, fill: dict[str, np.ndarray] | None = None) -> dict[str, n
             for i in g.inputs if g[i].name != "tokens"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("packed", "qk_norm"), [(False, False), (True, False), (True, True)],
-                         ids=["separate", "packed", "qk-norm"])
-def test_llama_prefill_then_decode(packed: bool, qk_norm: bool) -> None:
+@pytest.mark.parametrize(("packed", "sliced", "qk_norm"),
+                         [(False, False, False), (True, False, False), (True, True, False), (True, False, True)],
+                         ids=["separate", "packed", "sliced", "qk-norm"])
+def test_llama_prefill_then_decode(packed: bool, sliced: bool, qk_norm: bool) -> None:
     """Prefill gives PyTorch's logits; decoding the last token behind the others' cache gives the last row."""
     tokens = np.random.default_rng(2).integers(0, 40, (2, 6))
-    form = {**SMALL, "packed_qkv": packed, "packed_mlp": packed, "qk_norm": qk_norm}
+    form = {**SMALL, "packed_qkv": packed, "packed_mlp": packed, "sliced_mlp": sliced, "qk_norm": qk_norm}
     g = zoo.build("llama-prefill", seq=6, **form)
     got = run(g, tokens=tokens, **_caches(g))[0]
     want = llama(tensors(g), torch.tensor(tokens), 2, 4, 2)

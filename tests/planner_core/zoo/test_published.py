@@ -171,6 +171,7 @@ def test_half_floats_everywhere() -> None:
 @pytest.mark.parametrize(("name", "params", "text"), [
     ("llama-prefill", {"quant": "q9"}, r"llama-prefill: quant 'q9': wanted '', f16, bf16 or one of q4_0"),
     ("llama-prefill", {"heads": 3, "kv_heads": 2}, "llama-prefill: wanted kv heads that divide heads"),
+    ("llama-decode", {"sliced_mlp": True}, "llama-decode: wanted slices of a packed mlp alone"),
     ("bert-base", {"seq": 600}, "bert-base: wanted seq within positions"),
     ("hifigan", {"channels": 100}, "hifigan: wanted channels in multiples of 16"),
     ("moe", {"quant": "f16"}, "moe: wanted f32 or packed weights"),
