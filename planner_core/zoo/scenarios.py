@@ -187,6 +187,8 @@ _STORIES: dict[str, list[Entry]] = {
     "dit-block": [
         *_PAIR,
         _say("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.", APART),
+        _say("clusters", "Six slices of each block's modulation, and the last two, are cut by one dispatch: 29 for 170.", APART,
+             fusion=METAL_LIST, passes={"narrow_clusters": True}),
     ],
     "mamba": [
         *_PAIR,

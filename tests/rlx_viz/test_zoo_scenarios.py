@@ -33,3 +33,8 @@ def test_decode_passes_tell_their_story() -> None:
     assert applied("llama-decode", "packed-mlp-fused", "decode_mlp_combined") == (32, 0)
     off, on = (next(s for s in zoo.scenarios("llama-decode") if s.name == n) for n in ("packed-mlp-list", "packed-mlp-fused"))
     assert off.plans()[0].arena_size == on.plans()[0].arena_size
+
+
+def test_a_modulations_slices_are_one_dispatch() -> None:
+    assert applied("dit-block", "clusters", "narrow_clusters") == (29, 0)
+    assert len(zoo.build("dit-block").of("Narrow")) == 170
