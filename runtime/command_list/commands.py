@@ -64,6 +64,8 @@ class CommandList:
     constants: tuple[Constant, ...]
     slots: tuple[SlotLife, ...]
     node_names: tuple[str, ...]
+    static_nodes: frozenset[int] = frozenset()
+    """Nodes computed from params and constants alone, in slots of their own: made in the first run, then kept."""
 
     def __len__(self) -> int:
         return len(self.thunks)
@@ -73,12 +75,26 @@ class CommandList:
         return dict(Counter(t.label for t in self.thunks).most_common())
 
     @property
+    def once(self) -> frozenset[int]:
+        """Indices of thunks that only the first run after a change of weights has to do."""
+        if not self.static_nodes:
+            return frozenset()
+        return frozenset(i for i, n in enumerate(self.node_of) if n in self.static_nodes)
+
+    @property
     def dispatches(self) -> int:
-        """Thunks that do something."""
-        return sum(t.where != "none" for t in self.thunks)
+        """Thunks that do something in every run."""
+        once = self.once
+        return sum(t.where != "none" and i not in once for i, t in enumerate(self.thunks))
+
+    @property
+    def setup_dispatches(self) -> int:
+        """Thunks that make static weight packs, in the first run only."""
+        return sum(self.thunks[i].where != "none" for i in self.once)
 
     def __str__(self) -> str:
-        head = (f"command list {self.name!r}: {self.dispatches} dispatches, arena {self.arena_size} B, "
+        setup = f" (+ {self.setup_dispatches} once)" if self.setup_dispatches else ""
+        head = (f"command list {self.name!r}: {self.dispatches} dispatches{setup}, arena {self.arena_size} B, "
                 f"weights {self.weights_size} B, scratch {self.scratch_bytes} B")
         width = len(str(max(len(self.thunks) - 1, 0)))
         lines = [f"  {i:>{width}}  {t}  ; {self.node_names[n]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,10 @@ class HostExecutor:
         for c in commands.constants:
             self.view(c.operand)[...] = c.data.array
         self._calls = [(t, self._arguments(t), t.scratch_bytes) for t in commands.thunks]
+        self._all: Sequence[int] = range(len(self._calls))
+        once = commands.once
+        self._later: Sequence[int] = [i for i in self._all if i not in once] if once else self._all
+        self._packed = False
 
     # --- buffers ----------------------------------------------------------------------------------
 
@@ -97,6 +101,7 @@ class HostExecutor:
             raise RunError(f"param {name!r} is {array.dtype}{list(array.shape)}, "
                            f"wanted {p.dtype}{list(p.operand.shape)}")
         np.copyto(self.view(p.operand), array, casting="unsafe")
+        self._packed = False  # what is computed from weights alone is computed again
         if name in getattr(self, "_missing", ()):
             self._missing.remove(name)
 
@@ -144,7 +149,12 @@ class HostExecutor:
         if audit is not None:
             audit.loaded()
         with _quick_ufuncs():
-            for i, (t, args, limit) in enumerate(self._calls):
+            order = self._later if self._packed and audit is None else self._all
+            self._packed = False
+            if timed:
+                self.seconds[:] = 0
+            for i in order:
+                t, args, limit = self._calls[i]
                 self._scratch.reset(limit)
                 start = time.perf_counter() if timed else 0.0
                 if audit is not None:
@@ -160,5 +170,6 @@ class HostExecutor:
                     self.seconds[i] = time.perf_counter() - start
         if audit is not None:
             audit.finish()
+        self._packed = True
         return {b.name: self.view(b.operand).astype(b.dtype.numpy, copy=True).reshape(b.operand.shape)
                 for b in self.commands.outputs}

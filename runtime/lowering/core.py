@@ -12,7 +12,15 @@ from typing import Any
 
 from planner_core.errors import UnboundDimError
 from planner_core.ir import DType, Graph, Node, NodeId, Op
-from planner_core.memory import NO_SLOT, SPACES, MemoryPlan, is_pure_view
+from planner_core.memory import (
+    NO_SLOT,
+    SPACES,
+    MemoryPlan,
+    is_pure_view,
+    is_static_weight_tensor,
+    slot_is_exclusive,
+    static_weight_pack_skip_enabled,
+)
 from planner_core.memory.facts import DTYPES
 from runtime.command_list.commands import Binding, CommandList, Constant, SlotLife
 from runtime.command_list.operand import Operand
@@ -170,8 +178,17 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
         constants=tuple(Constant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
                         for i in graph.of("Constant") if plan.space[i] != NO_SLOT),
         slots=tuple(_slot_life(graph, plan, i) for s in (0, 1) for i in plan.buffers(s).tolist()),
+        static_nodes=_static_nodes(graph, plan),
         node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
     )
+
+
+def _static_nodes(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
+    """Static weight packs whose slots are theirs alone (a pin doesn't prove it, spec §6)."""
+    if not static_weight_pack_skip_enabled():
+        return frozenset()
+    return frozenset(n.id for n in graph.nodes if n.op.name not in BOUNDARY and is_static_weight_tensor(graph, n.id)
+                     and slot_is_exclusive(plan, n.id))
 
 
 def _slot_life(graph: Graph, plan: MemoryPlan, i: int) -> SlotLife:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from planner_core.errors import PlanError, UnboundDimError
+from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph, Shape
 from planner_core.memory import Target
 from runtime import CompileOptions, RunError, compile_graph
@@ -215,3 +216,29 @@ def test_every_option_of_every_stage_is_listed_once() -> None:
     assert [r.info.name for r in rows if r.changed] == []
     changed = c.with_options(alignment=256, narrow_rope=False, dead_code=False).option_rows()
     assert {r.info.name for r in changed if r.changed} == {"alignment", "narrow_rope", "dead_code"}
+
+
+def packed_weight() -> Graph:
+    g = Graph("packed")
+    x = g.input("x", (3, 5))
+    w = g.param("w", (7, 5), data=np.ones((7, 5), np.float32))
+    g.set_outputs(g.mm(x, g.transpose(g.neg(w), perm=(1, 0))), names=["y"])
+    return g
+
+
+def test_static_packs_are_made_once_and_again_after_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = CompileOptions(fusion=no_fusion())
+    c = compile_graph(packed_weight(), plain)
+    assert (c.commands.dispatches, c.commands.setup_dispatches) == (1, 2)
+    assert "1 dispatches (+ 2 once)" in str(c.commands)
+    first = c.run({"x": X}, timed=True)["y"]
+    np.testing.assert_array_equal(first, np.repeat(-X.sum(1)[:, None], 7, 1))
+    assert (c.executor.seconds > 0).sum() == 3
+    np.testing.assert_array_equal(c.run({"x": X}, timed=True)["y"], first)
+    assert (c.executor.seconds > 0).sum() == 1
+    np.testing.assert_array_equal(c.run({"x": X}, sanitize=True)["y"], first)
+    c.executor.set_param("w", np.full((7, 5), 2, np.float32))
+    np.testing.assert_array_equal(c.run({"x": X}, timed=True)["y"], 2 * first)
+    assert (c.executor.seconds > 0).sum() == 3
+    monkeypatch.setenv("RLX_STATIC_WEIGHT_PACK", "0")
+    assert compile_graph(packed_weight(), plain).commands.dispatches == 3
