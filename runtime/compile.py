@@ -196,7 +196,7 @@ class Compilation:
     def executor(self) -> HostExecutor:
         """Made on first use, then kept: buffers and views are set up once."""
         if self._executor is None:
-            self._executor = HostExecutor(self.commands, self.legal.weights)
+            self._executor = HostExecutor(self.commands, self.legal.weights, self.fusion.frozen)
         return self._executor
 
     def run(self, inputs: Mapping[str, Array], sanitize: bool = False, timed: bool = False) -> dict[str, Array]:

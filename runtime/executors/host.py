@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +47,13 @@ def _quick_ufuncs() -> Iterator[None]:
 class HostExecutor:
     """Views into the buffers are made once; a run writes inputs, calls every thunk, copies outputs out.
 
-    ``weights`` gives params by name (their graph dtype). One run at a time: the arena is shared.
+    ``weights`` gives params by name (their graph dtype); ``frozen`` names those whose values were compiled in.
+    One run at a time: the arena is shared.
     """
 
-    def __init__(self, commands: CommandList, weights: Mapping[str, Array]) -> None:
+    def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Collection[str] = ()) -> None:
         self.commands = commands
+        self._frozen: frozenset[str] = frozenset()
         self.arena = aligned_buffer(commands.arena_size)
         self.weights = aligned_buffer(commands.weights_size)
         self._scratch = Scratch(aligned_buffer(commands.scratch_bytes))
@@ -60,6 +62,7 @@ class HostExecutor:
         for p in commands.params:
             if p.name in weights:
                 self.set_param(p.name, weights[p.name])
+        self._frozen = frozenset(frozen)
         self._missing = [p.name for p in commands.params if p.name not in weights]
         for c in commands.constants:
             self.view(c.operand)[...] = c.data.array
@@ -91,7 +94,11 @@ class HostExecutor:
         return out
 
     def set_param(self, name: str, data: Array) -> None:
-        """Write one weight; ``RunError`` on a wrong name, shape or dtype."""
+        """Write one weight; ``RunError`` on a wrong name, shape or dtype, or for one whose value was compiled in."""
+        if name in self._frozen:
+            raise RunError(f"param {name!r} of {self.commands.name!r} was read when the graph was fused (a rule took its "
+                           "value as a constant, or computed with it ahead): put the new value into graph.weights and "
+                           "compile again, or compile with fusion=False to set it at any time")
         p = next((p for p in self.commands.params if p.name == name), None)
         if p is None:
             raise RunError(f"{self.commands.name!r} has no param {name!r}; "
