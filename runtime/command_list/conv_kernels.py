@@ -16,7 +16,9 @@ import numpy as np
 from planner_core.ir import Array
 from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
 
-__all__ = ["ConvGeometry", "convolve", "convolve_transposed"]
+__all__ = [
+    "ConvGeometry", "add_weight_gradient", "convolve", "convolve_transposed", "transposed_scratch", "weight_gradient_scratch",
+]
 
 Ints = tuple[int, ...]
 _PLANE_BYTES = 2 * CHUNK_BYTES
@@ -185,6 +187,29 @@ def _fill_tap(g: ConvGeometry, x: Array, into: Array, tap: Ints, row0: int) -> N
         into[...] = 0
     if all(s.start is None or s.stop > s.start for s in inside):
         np.copyto(into[tuple(inside)], x[tuple(source)])
+
+
+def weight_gradient_scratch(g: ConvGeometry, dtype: np.dtype[Any]) -> int:
+    """What ``add_weight_gradient`` takes."""
+    return scratch_for((g.columns * g.rows(dtype) * math.prod(g.out[1:]), dtype), (g.c_out // g.groups * g.columns, dtype))
+
+
+def add_weight_gradient(g: ConvGeometry, x: Array, dy: Array, dw: Array, scratch: Scratch) -> None:
+    """One image: dw ``[c_out, c_in / groups, kernel…]`` += dy times the im2col columns of x, a strip of rows at a time."""
+    per_in, per_out = g.c_in // g.groups, g.c_out // g.groups
+    rows, rest, area = g.rows(x.dtype), g.out[1:], math.prod(g.out[1:])
+    columns = scratch.take(g.columns * rows * area, x.dtype)
+    product = scratch.take((per_out, g.columns), x.dtype)
+    taps = list(itertools.product(*(range(k) for k in g.kernel)))
+    for group, r in itertools.product(range(g.groups), range(0, g.out[0], rows)):
+        count = min(rows, g.out[0] - r)
+        piece = columns[: g.columns * count * area].reshape(per_in, len(taps), count, *rest)
+        for t, tap in enumerate(taps):
+            _fill_tap(g, x[group * per_in : (group + 1) * per_in], piece[:, t], tap, r)
+        part = slice(group * per_out, (group + 1) * per_out)
+        np.matmul(dy[part].reshape(per_out, -1)[:, r * area : (r + count) * area], piece.reshape(g.columns, -1).T, out=product)
+        into = dw[part].reshape(per_out, g.columns)
+        np.add(into, product, out=into)
 
 
 def transposed_rows(g: ConvGeometry, dtype: np.dtype[Any]) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import Node
+from planner_core.ir import DType, Node
+from planner_core.ir.ops.attention import MASKS
 from runtime.command_list import Thunk
-from runtime.command_list.thunks import fused, matmul, region
+from runtime.command_list.thunks import blocked, fused, matmul, packed_attention, region, scan
 from runtime.lowering.core import Lowering, lowers
 
 
@@ -99,3 +101,42 @@ def _batch_region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     mask, moduli = region.reading(inputs[: len(inputs) // o.num_batch], length)
     yield region.BatchElementwiseRegion(inputs, ctx.operand(n.id, o.num_batch, length), length, o.num_batch,
                                         region.flat_chain(o.steps), mask, moduli)
+
+
+# --- attention, scans, block weights ------------------------------------------------------------------
+
+
+@lowers("FusedAttentionBlock")
+def _attention_block(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    qkv, *more = n.inputs
+    if ctx.storage(n.id) is not DType.F32:
+        yield ctx.host(n)
+        return
+    tables, mask = o.split(tuple(more))
+    batch, seq = ctx.dims(n.id)[:2]
+    cos, sin = (ctx.operand(t) for t in tables) if tables else (None, None)
+    yield packed_attention.FusedAttn(
+        ctx.operand(qkv, batch, seq, 3, o.num_heads, o.head_dim), ctx.operand(mask[0]) if mask else None, cos, sin,
+        ctx.operand(n.id, batch, seq, o.num_heads, o.head_dim), batch, seq, o.num_heads, o.head_dim, MASKS.index(o.mask_kind),
+        int.from_bytes(struct.pack("<f", o.score_scale), "little"))
+
+
+@lowers("SelectiveScan")
+def _selective_scan(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, delta, a, b, c = (ctx.operand(i) for i in n.inputs)
+    batch, seq, hidden = ctx.dims(n.id)
+    yield scan.SelectiveScan(x, delta, a, b, c, ctx.operand(n.id), batch, seq, hidden, ctx.dims(n.inputs[2])[1])
+
+
+@lowers("DequantMatMulBlocked", moves_only=True)
+def _blocked(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, w, scale, *zero = n.inputs
+    *lead, k = ctx.dims(x)
+    m, cols = math.prod(lead), ctx.dims(w)[0]
+    codes = {8: DType.I8, 4: DType.U8}[o.bits]
+    if any(ctx.storage(i) is not DType.F32 for i in (x, scale, n.id)) or any(ctx.storage(i) is not codes for i in (w, *zero)):
+        yield ctx.host(n)
+        return
+    made = blocked.DequantMatMulInt8 if o.bits == 8 else blocked.DequantMatMulInt4
+    yield made(ctx.operand(x, m, k), ctx.operand(w), ctx.operand(scale), ctx.operand(zero[0]) if zero else None,
+               ctx.operand(n.id, m, cols), m, k, cols, o.block_size)

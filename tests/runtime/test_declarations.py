@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner_core.ir import DType, QuantScheme
+from planner_core.ir import Dim, DType, QuantScheme
 from planner_core.ir.op import registry as op_registry
 from runtime import compile_graph
 from runtime.command_list import (
@@ -68,7 +68,7 @@ def test_every_thunk_has_an_example() -> None:
 
 def test_repr_evaluates_back_and_json_round_trips() -> None:
     names: dict[str, Any] = {c.__name__: c for c in registry().values()}
-    scope = {"Operand": Operand, "DType": DType, "QuantScheme": QuantScheme, "inf": float("inf"),
+    scope = {"Operand": Operand, "Dim": Dim, "DType": DType, "QuantScheme": QuantScheme, "inf": float("inf"),
              **{c.__name__: c for c in op_registry().values()}}
     for t in THUNKS:
         scope[type(t).__name__] = names[type(t).__name__] = type(t)

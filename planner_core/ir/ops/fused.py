@@ -115,6 +115,7 @@ class DequantMatMulBlocked(Op):
     def dequantize(self, w: Array, scale: Array, zero: Array | None, k: int) -> Array:
         """The weights ``[n, k]`` in the scale's dtype."""
         if self.bits == 4:
+            w = w.astype(np.uint8)  # perhaps stored wider
             w = np.stack([w & 15, w >> 4], axis=-1).reshape(w.shape[0], -1)[:, :k]
         wide = [np.repeat(v, self.block_size, axis=1)[:, :k] for v in (scale, *(() if zero is None else (zero,)))]
         codes = w.astype(scale.dtype) - (wide[1].astype(scale.dtype) if len(wide) > 1 else scale.dtype.type(0 if self.bits == 8 else 8))

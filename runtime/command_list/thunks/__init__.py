@@ -1,19 +1,28 @@
 """The thunk declarations, one module a family; importing this package fills the registry."""
 
 from runtime.command_list.thunks import (
+    adaln,
     attention,
+    attention_backward,
+    backward,
+    blocked,
     conv,
     decode,
     elementwise,
     fused,
     host,
+    losses,
     matmul,
+    norm_backward,
     packed,
+    packed_attention,
     reduce,
     region,
+    scan,
     structure,
 )
 
 __all__ = [
-    "attention", "conv", "decode", "elementwise", "fused", "host", "matmul", "packed", "reduce", "region", "structure",
+    "adaln", "attention", "attention_backward", "backward", "blocked", "conv", "decode", "elementwise", "fused",
+    "host", "losses", "matmul", "norm_backward", "packed", "packed_attention", "reduce", "region", "scan", "structure",
 ]

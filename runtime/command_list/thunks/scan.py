@@ -1,0 +1,47 @@
+"""Owns state-space scans: the state lives in scratch, never stored over the sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner_core.ir import Array
+from runtime.command_list.operand import In, Out
+from runtime.command_list.scratch import Scratch, scratch_for
+from runtime.command_list.thunk import Thunk, thunk
+
+
+@thunk(name="SelectiveScan", label="selective_scan", partial_extent="full_ok", where="gpu")
+class SelectiveScan(Thunk):
+    """h = exp(delta_t a) h + delta_t x_t b_t; dst_t = Σ_n h c_t (Mamba); x, delta, dst [batch, seq, hidden], a [hidden,
+    state_size], b, c [batch, seq, state_size]."""
+
+    x: In
+    delta: In
+    a: In
+    b: In
+    c: In
+    dst: Out
+    batch: int
+    seq: int
+    hidden: int
+    state_size: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        dtype = self.dst.storage.numpy
+        state = self.batch * self.hidden * self.state_size
+        return scratch_for((state, dtype), (state, dtype), (self.batch * self.hidden, dtype))
+
+    def run(self, x: Array, delta: Array, a: Array, b: Array, c: Array, dst: Array, scratch: Scratch) -> None:
+        dims = (self.batch, self.hidden, self.state_size)
+        h, step = scratch.take(dims, dst.dtype), scratch.take(dims, dst.dtype)
+        scaled = scratch.take(dims[:2], dst.dtype)
+        h[...] = 0
+        for t in range(self.seq):
+            np.multiply(delta[:, t, :, None], a, out=step)
+            np.exp(step, out=step)
+            np.multiply(h, step, out=h)
+            np.multiply(delta[:, t], x[:, t], out=scaled)
+            np.multiply(scaled[:, :, None], b[:, t, None, :], out=step)
+            np.add(h, step, out=h)
+            np.matmul(h, c[:, t, :, None], out=dst[:, t, :, None])
