@@ -205,6 +205,10 @@ class Draft:
         """Distinct readers, in order."""
         return sorted(self._readers[node], key=lambda r: (self.place[r], r))
 
+    def fan_out(self, node: NodeId) -> int:
+        """How many nodes read it."""
+        return len(self._readers[node])
+
     def only_reader(self, node: NodeId) -> NodeId | None:
         """The one node that reads it, once or more, when nothing else does and it is no graph output."""
         readers = self._readers[node]
