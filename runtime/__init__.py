@@ -6,8 +6,10 @@ from runtime.compile import Compilation, CompileOptions, compile_graph
 from runtime.errors import LoweringError, RunError, SanitizeError
 from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
+from runtime.passes import PassOptions, run_passes
+from runtime.profile import Profile
 
 __all__ = [
-    "CommandList", "Compilation", "CompileOptions", "HostExecutor", "LoweringError", "Operand", "RunError",
-    "SanitizeError", "Thunk", "compile_graph", "control_flow", "lower_graph", "register_kernel",
+    "CommandList", "Compilation", "CompileOptions", "HostExecutor", "LoweringError", "Operand", "PassOptions", "Profile",
+    "RunError", "SanitizeError", "Thunk", "compile_graph", "control_flow", "lower_graph", "register_kernel", "run_passes",
 ]
