@@ -82,6 +82,10 @@ class Rewrite:
             return x
         return self.add(registry()["Reshape"](dims), x)  # type: ignore[call-arg]
 
+    def slice0(self, x: NodeId, index: int) -> NodeId:
+        """``x[index]`` with its first axis kept: a view."""
+        return self.add(registry()["Narrow"](0, index, 1), x)  # type: ignore[call-arg]
+
     def shape(self, node: NodeId) -> Shape:
         return self.made[-node - 1][2] if node < 0 else self.draft.shape(node)
 

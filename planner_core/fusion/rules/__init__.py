@@ -1,5 +1,9 @@
 """Owns the fusion rules, one family a file, imported in the order in which a pipeline runs them."""
 
+# isort: off
 from planner_core.fusion.rules import cleanup
+from planner_core.fusion.rules import region
+from planner_core.fusion.rules import ahead
+# isort: on
 
-__all__ = ["cleanup"]
+__all__ = ["ahead", "cleanup", "region"]
