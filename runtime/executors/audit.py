@@ -56,8 +56,10 @@ class Audit:
         self._birth = np.asarray([s.birth for s in slots], dtype=np.int64)
         self._death = np.asarray([s.death for s in slots], dtype=np.int64)
         self._dying: dict[int, list[SlotLife]] = defaultdict(list)
+        self._of_node: dict[int, list[SlotLife]] = defaultdict(list)
         for s in slots:
             self._dying[s.death].append(s)
+            self._of_node[s.node].append(s)
         self._step = -1
 
     # --- the steps of a run -----------------------------------------------------------------------
@@ -128,8 +130,18 @@ class Audit:
     def _retire(self, step: int) -> None:
         for s in range(max(self._step, 0), step):
             for slot in self._dying.get(s, ()):
-                self._poison("arena", slot.offset, slot.offset + slot.size)
+                at = slot.offset
+                for held in self._held(slot):
+                    self._poison("arena", at, max(at, held.offset))
+                    at = max(at, held.offset + held.size)
+                self._poison("arena", at, max(at, slot.offset + slot.size))
         self._step = step
+
+    def _held(self, slot: SlotLife) -> list[SlotLife]:
+        """Parts of a dying slot that a pass reads longer: slots of the same node that live on, by offset."""
+        return sorted((s for s in self._of_node[slot.node] if s.birth <= slot.death + 1 <= s.death
+                       and s.offset < slot.offset + slot.size and slot.offset < s.offset + s.size),
+                      key=lambda s: s.offset)
 
     def _live(self) -> Array:
         return (self._birth <= self._step) & (self._step <= self._death)

@@ -42,6 +42,10 @@ def span_of(o: Operand) -> Span:
     return base + o.offset, base + o.offset + o.nbytes
 
 
+def _spans(operands: Iterable[Operand]) -> tuple[Span, ...]:
+    return tuple(span_of(o) for o in operands if o.nbytes)
+
+
 def _overlap(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
@@ -51,8 +55,8 @@ class Flow:
 
     def __init__(self, commands: CommandList) -> None:
         self.thunks: list[Thunk] = list(commands.thunks)
-        self._read = [tuple(map(span_of, t.reads())) for t in self.thunks]
-        self._written = [tuple(map(span_of, t.writes())) for t in self.thunks]
+        self._read = [_spans(t.reads()) for t in self.thunks]
+        self._written = [_spans(t.writes()) for t in self.thunks]
         self._reads, self._writes = SpanIndex(self._read), SpanIndex(self._written)
         self._opaque = [i for i, t in enumerate(self.thunks) if t.name in OPAQUE]
         self._outputs = [(span_of(b.operand), b.operand, b.name) for b in commands.outputs if b.operand.nbytes]
@@ -61,7 +65,7 @@ class Flow:
         """Put another thunk at a position."""
         self.thunks[i] = t
         for spans, index, now in ((self._read, self._reads, t.reads()), (self._written, self._writes, t.writes())):
-            spans[i] = tuple(map(span_of, now))
+            spans[i] = _spans(now)
             for span in spans[i]:
                 index.add(i, span)
 
@@ -142,7 +146,7 @@ class Flow:
                  read_elsewhere: Refusal = Refusal.READ_ELSEWHERE) -> None:
         """The value that ``at`` wrote to ``o`` is read by ``allowed`` alone until all its bytes are overwritten (or
         to the end of the list), and no byte of it reaches a graph output."""
-        left, may = [span_of(o)], set(allowed)
+        left, may = [span_of(o)] if o.nbytes else [], set(allowed)
         i = at
         while left:
             near = [n for span in left for n in (self.next_read(span, i), self.next_write(span, i)) if n is not None]

@@ -29,6 +29,7 @@ class SpanIndex:
         self._cover: dict[int, list[int]] = {}
         self._below: dict[int, list[int]] = {}
         self._nodes: dict[Span, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._strays: list[int] = []
         for i, row in enumerate(touches):
             for span in row:
                 own, above = self._split(span)
@@ -59,6 +60,8 @@ class SpanIndex:
 
     def add(self, i: int, span: Span) -> None:
         """A further span of position ``i``."""
+        if span[0] < span[1] and not (self._ends and self._ends[0] <= span[0] and span[1] <= self._ends[-1]):
+            insort(self._strays, i)  # beyond all that was there: asked each time
         own, above = self._split(span)
         for nodes, lists in ((own, self._cover), (own, self._below), (above, self._below)):
             for v in nodes:
@@ -97,6 +100,8 @@ class SpanIndex:
     def _lists(self, span: Span) -> list[list[int]]:
         own, above = self._split(span)
         found = [self._below[v] for v in own if v in self._below]
+        if self._strays:
+            found.append(self._strays)
         return found + [self._cover[v] for v in above if v in self._cover]
 
     def first_after(self, span: Span, i: int, live: Callable[[int], bool]) -> int | None:

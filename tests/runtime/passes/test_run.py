@@ -1,0 +1,195 @@
+"""Options and switches, order, log, index map, counters; the zoo's decoder; long lists."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from planner_core import zoo
+from planner_core.ir import Graph, QuantScheme
+from planner_core.ir.ops.region import activation_step, binary_step, result_of
+from planner_core.options import options_of
+from runtime import HostExecutor
+from runtime.passes import PASSES, PassOptions, PassResult, Refusal, run_passes
+from tests.runtime.passes.lab import feed_of, lowered, off_and_on, packed_mlp
+
+DECODE = {"decode_mlp_combined", "decode_mlp_separate", "residual_rms_norm", "gated_norm", "depthwise_conv"}
+
+
+def enabled(o: PassOptions) -> set[str]:
+    return {p.name for p in PASSES if p.enabled(o)}
+
+
+def test_spec_order() -> None:
+    assert [p.name for p in PASSES] == [
+        "region_rewrite", "dense_broadcast", "decode_mlp_combined", "decode_mlp_separate", "residual_rms_norm",
+        "gated_norm", "depthwise_conv", "narrow_rope", "narrow_clusters"]
+
+
+@pytest.mark.parametrize(("variable", "off"), [
+    ("RLX_METAL_FUSE_DECODE", DECODE), ("RLX_METAL_FUSE_RESIDUAL_RMS", {"residual_rms_norm"}),
+    ("RLX_METAL_FUSE_GDN_NORM", {"gated_norm"}), ("RLX_METAL_FUSE_DEPTHWISE", {"depthwise_conv"}),
+])
+def test_a_fuse_switch_is_off_when_exactly_0(variable: str, off: set[str]) -> None:
+    everything = {p.name for p in PASSES}
+    assert enabled(PassOptions.for_environment({})) == everything
+    assert enabled(PassOptions.for_environment({variable: "0"})) == everything - off
+    for text in ("1", "", "false", "00", "no"):
+        assert enabled(PassOptions.for_environment({variable: text})) == everything
+
+
+@pytest.mark.parametrize(("variable", "name"), [
+    ("RLX_METAL_Q2_0_FUSED_DISABLE", "q2_0_fused_disable"), ("RLX_METAL_HOST_FALLBACK", "host_fallback"),
+    ("RLX_METAL_HOST_SLICE", "host_fallback"), ("RLX_METAL_GDN_HOST_FALLBACK", "gdn_host_fallback"),
+    ("RLX_METAL_DEQUANT_GPU_DISABLE", "dequant_gpu_disable"), ("RLX_METAL_FUSE_DECODE_LOG", "print_fused"),
+    ("RLX_VERBOSE", "verbose"),
+])
+def test_a_flag_is_on_when_set(variable: str, name: str) -> None:
+    o = PassOptions.for_environment({variable: "1"})
+    assert getattr(o, name) is True
+    assert o.env == ((variable, "1"),)
+    assert not getattr(PassOptions.for_environment({variable: "0"}), name)
+    assert not getattr(PassOptions.for_environment({variable: "1"}, **{name: False}), name)
+    assert PassOptions.for_environment({variable: "0"}) == PassOptions()
+
+
+def test_either_name_of_the_slice_switch_is_enough() -> None:
+    assert PassOptions.for_environment({"RLX_METAL_HOST_FALLBACK": "1", "RLX_METAL_HOST_SLICE": "0"}).host_fallback
+
+
+def test_gelu_has_a_switch_of_its_own() -> None:
+    o = PassOptions.for_environment({"RLX_METAL_FUSE_DECODE_GELU": "0"})
+    assert enabled(o) == {p.name for p in PASSES} and not o.decode_gelu
+
+
+def test_every_pass_has_its_option_and_no_option_goes_unused() -> None:
+    fields = {f.name for f in dataclasses.fields(PassOptions)} - {"env"}
+    assert {o.name for o in options_of(PassOptions)} == fields
+    assert {s for p in PASSES for s in p.switches} | {
+        "decode_gelu", "q2_0_fused_disable", "host_fallback", "gdn_host_fallback", "dequant_gpu_disable", "print_fused",
+        "verbose"} == fields
+    assert not any(getattr(PassOptions.none(), f) for f in fields)
+
+
+def test_off_changes_nothing() -> None:
+    before = lowered(packed_mlp(QuantScheme.Q4_K))
+    result = run_passes(before, PassOptions.none())
+    assert result.commands == before and not len(result.log)
+    assert result.counters.dispatches_before == result.counters.dispatches_after
+    assert str(result.counters).endswith("nothing to do")
+
+
+def test_host_forms_are_forced() -> None:
+    before = lowered(packed_mlp(QuantScheme.Q4_K, combined=True))
+    result = run_passes(before, PassOptions(dequant_gpu_disable=True, host_fallback=True))
+    forced = {result.commands.thunks[i].label for i in result.host_forced}
+    assert forced == {"dequant_matmul_gguf", "narrow"}
+    assert {d.reason for d in result.log.refused()} >= {Refusal.HOST_FORM_FORCED}
+    assert run_passes(before).host_forced == frozenset()
+
+
+def test_applications_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    before = lowered(packed_mlp(QuantScheme.Q4_K))
+    run_passes(before)
+    assert capsys.readouterr().out == ""
+    run_passes(before, PassOptions(print_fused=True))
+    assert "decode_mlp_separate at 4: applied, 4 dispatches" in capsys.readouterr().out
+
+
+def test_a_split_keeps_the_map_from_old_to_new() -> None:
+    g = Graph("g")
+    x, y = g.input("x", (1, 6)), g.input("y", (6,))
+    r = g.elementwise_region(x, y, x, steps=(binary_step("mul", 0, 1), binary_step("sub", result_of(0), 2)))
+    b = g.sub(r, y)  # a dense broadcast, behind the split
+    g.set_outputs(g.elementwise_region(b, steps=(activation_step("exp", 0),)))
+    result = off_and_on(g, PassOptions(), 1e-6)
+    assert result.index_map == {0: (0, 1), 1: (2,), 2: (3,)}
+    assert result.starts == (0, 2, 3, 4)
+    # a later pass names the old index, and the step of every new thunk is the old one's
+    (dense,) = result.log.applied("dense_broadcast")
+    assert dense.anchor == 1
+    assert result.commands.node_of[0] == result.commands.node_of[1] == r
+    assert [t.label for t in result.commands.thunks] == ["binary", "binary", "binary", "elementwise_region"]
+    assert {d.reason for d in result.log.refused()} == {Refusal.NOT_IN_PLACE}
+
+
+def test_scratch_follows_what_the_list_now_holds() -> None:
+    result = run_passes(lowered(packed_mlp(QuantScheme.Q4_K)))
+    assert result.commands.scratch_bytes == max(t.scratch_bytes for t in result.commands.thunks)
+
+
+# --- the zoo's decoder ------------------------------------------------------------------------------------
+
+
+def decoder(quant: str, **more: object) -> Graph:
+    g = zoo.build("llama-decode", layers=2, hidden=256, heads=4, ffn=512, vocab=96, past=5, quant=quant, **more)
+    return zoo.random_weights(g)
+
+
+def counts(result: PassResult) -> dict[str, int]:
+    return {k: v for k, v in result.counters.fused if v}
+
+
+@pytest.mark.parametrize("quant", ["q4_k", "q5_0", "q1_0", "q2_0"])
+def test_the_quantised_decoder_goes_6_to_2_a_layer(quant: str) -> None:
+    result = off_and_on(decoder(quant), PassOptions(), 1e-5, arena_no_reuse=False)
+    assert counts(result) == {"decode_mlp_separate": 2}
+    assert result.counters.dispatches_before - result.counters.dispatches_after == 2 * (6 - 2)
+
+
+def test_packed_queries_are_cut_by_the_rope() -> None:
+    result = off_and_on(decoder("q4_k", packed_qkv=True), PassOptions(), 1e-5)
+    assert counts(result) == {"decode_mlp_separate": 2, "narrow_rope": 4}
+    refused = {k: {r: n for r, n in row.items() if r != "applied"} for k, row in result.log.counts().items()}
+    assert refused["residual_rms_norm"] == {"row_too_short": 2}
+
+
+def test_a_wide_residual_stream_is_read_again_later() -> None:
+    g = zoo.random_weights(zoo.build("llama-decode", layers=1, hidden=1024, heads=4, ffn=64, vocab=16, past=2, quant="q5_0"))
+    log = run_passes(lowered(g)).log
+    assert {d.reason for d in log.refused("residual_rms_norm")} == {Refusal.SUM_READ_LATER}
+
+
+def test_a_tight_arena_leaves_no_room_for_the_fused_product() -> None:
+    """x is dead once gate and up are computed, and a tight plan puts the product there: refused, with that reason."""
+    g = decoder("q4_k")
+    before = lowered(g, arena_no_reuse=False, pin_output_ancestors=False, dequant_host_fallback=False)
+    log = run_passes(before).log
+    assert {d.reason for d in log.refused("decode_mlp_separate")} == {Refusal.OUTPUT_OVERLAPS_OPERAND}
+
+
+def test_slots_follow_reads_that_move() -> None:
+    g = decoder("q4_k")
+    before = lowered(g, arena_no_reuse=True, pin_output_ancestors=False, dequant_host_fallback=False)
+    result = run_passes(before)
+    assert len(result.commands.slots) < len(before.slots)  # the vanished values'
+    steps = {s.node: (s.birth, s.death) for s in before.slots}
+    assert any(s.death > steps[s.node][1] for s in result.commands.slots)
+
+
+@pytest.mark.parametrize("tight", [False, True])
+def test_ten_thousand_thunks_pass_quickly(tight: bool) -> None:
+    g = zoo.build("llama-decode", layers=530, hidden=32, heads=4, ffn=64, vocab=30, past=3, quant="q5_0", packed_qkv=True)
+    before = lowered(g, arena_no_reuse=not tight, pin_output_ancestors=False, dequant_host_fallback=False)
+    assert len(before) > 10_000
+    best = min(_seconds(before) for _ in range(2))
+    assert best < 4  # half a second on an idle core
+
+
+def _seconds(before) -> float:  # type: ignore[no-untyped-def]
+    start = time.perf_counter()
+    run_passes(before)
+    return time.perf_counter() - start
+
+
+def test_the_list_given_is_not_changed() -> None:
+    g = packed_mlp(QuantScheme.Q5_0)
+    before = lowered(g)
+    text = str(before)
+    run_passes(before)
+    assert str(before) == text
+    out = HostExecutor(before, g.weights).run(feed_of(g))
+    assert all(np.isfinite(v).all() for v in out.values())
