@@ -27,6 +27,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "u2": np.dtype("<u2"),
     "u4": np.dtype("<u4"),
     "i4": np.dtype("<i4"),
+    "f4": np.dtype("<f4"),
     "f8": np.dtype("<f8"),
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
@@ -70,7 +71,7 @@ class StringTable:
 class ColumnDocument:
     """A self-describing document: JSON-able `meta`, a string table, and tables of equal-length columns.
 
-    Columns are one-dimensional and of dtype u1, u2, u4, i4 or f8 (finite). Raises `ColumnError`
+    Columns are one-dimensional and of dtype u1, u2, u4, i4, f4 or f8 (finite). Raises `ColumnError`
     when a table is ragged or a column has another dtype. Two documents are equal when meta, strings,
     tables and dtypes are.
     """

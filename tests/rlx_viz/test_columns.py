@@ -17,8 +17,8 @@ RANGES = {"u1": (0, 255), "u2": (0, 65_535), "u4": (0, 2**32 - 1), "i4": (-(2**3
 
 
 def column(code: str, rows: int) -> st.SearchStrategy[Any]:
-    if code == "f8":
-        values: st.SearchStrategy[Any] = st.floats(allow_nan=False, allow_infinity=False)
+    if code in ("f4", "f8"):
+        values: st.SearchStrategy[Any] = st.floats(allow_nan=False, allow_infinity=False, width=32 if code == "f4" else 64)
     else:
         values = st.integers(*RANGES[code])
     return st.lists(values, min_size=rows, max_size=rows).map(lambda v: np.array(v, dtype=DTYPES[code]))
