@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner_core.fusion import Fusion, FusionOptions, fuse_graph, fusion_for_target
+from planner_core.fusion import RULES, Fusion, FusionOptions, fuse_graph, fusion_for_target
 from planner_core.ir import Graph
 from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.zoo.registry import graphs_of, names, require_name
@@ -36,8 +36,6 @@ APART: dict[str, Any] = {**REUSED, "separate_weights": True}
 AS_WRITTEN: dict[str, Any] = {"target": "cpu", "fusion": False}
 METAL_LIST: dict[str, Any] = {"target": "metal", "fusion": False}
 """Metal's command passes on the graph as it was written."""
-FUSED: dict[str, Any] = {"target": "metal", "fusion": True}
-"""Every rule that Metal has on; one-row forms are left to its command passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,11 @@ class Scenario:
         return tuple(plan_graph(f.graph, self.options()) for f in self.fusions())
 
 
+def _only(*rules: str) -> dict[str, Any]:
+    """Those fusion rules and no others, now and when there are more."""
+    return {"target": "metal", "fusion": True, **{name: name in rules for name in RULES}, **dict.fromkeys(rules, True)}
+
+
 Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """A ``Scenario``'s fields after ``model``."""
 
@@ -125,10 +128,14 @@ _STORIES: dict[str, list[Entry]] = {
     "resnet50": [
         *_PAIR,
         _say("no-reuse", "Every buffer has bytes of its own: what reuse starts from.", {**REUSED, "arena_no_reuse": True}),
+        _say("regions", "Each residual sum and its ReLU are one kernel, 16 dispatches fewer.", REUSED,
+             fusion=_only("elementwise_region")),
     ],
     "hifigan": [
         _say("pinned", "The vocoder with all ancestors of the waveform pinned: ~5 GB for 10 s of speech.", PINNED),
         _say("reused", "The same graph with a handful of stage tensors alive at a time.", REUSED),
+        _say("regions", "Fusion that costs memory: the three branches' sum and mean are one kernel, so all three wait for it.",
+             REUSED, fusion=_only("elementwise_region")),
     ],
     "llama-prefill": [
         _say("packed-8k-pinned", "8,192 tokens through packed QKV and dequant matmuls that a host might run: every "
@@ -168,6 +175,8 @@ _STORIES: dict[str, list[Entry]] = {
         *_PAIR,
         _say("folds", "Room for convs that absorb their leaky ReLU and read through concat and upsample.",
          {**REUSED, "fold_conv3d_epilogue": True}),
+        _say("regions", "Leaky ReLU, two ops as exporters write it, is one kernel: fewer dispatches on the same arena.", REUSED,
+             fusion=_only("elementwise_region")),
     ],
     "albert-onnx": [
         _say("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", REUSED),
@@ -187,6 +196,8 @@ _STORIES: dict[str, list[Entry]] = {
     "dit-block": [
         *_PAIR,
         _say("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.", APART),
+        _say("shared-silu", "The conditioning's SiLU, written in every block, is computed once.", APART,
+             fusion=_only("common_subexpressions")),
         _say("clusters", "Six slices of each block's modulation, and the last two, are cut by one dispatch: 29 for 170.", APART,
              fusion=METAL_LIST, passes={"narrow_clusters": True}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -102,6 +103,23 @@ def test_fusion_options_are_checked() -> None:
     off = zoo.scenarios("minilm")[0]
     assert off.target is Target.CPU and not off.fusion_options().fusion
     assert off.settings == {**off.plan, **off.fusion} and off.fusions()[0].graph == off.build()
+
+
+def test_fusion_tells_its_story() -> None:
+    """A scenario that fuses applies what it names, and nothing else."""
+    def fused(model: str, name: str) -> dict[str, int]:
+        s = next(s for s in zoo.scenarios(model) if s.name == name)
+        return Counter(d.rule for d in s.fusions()[0].log if d.applied)
+
+    assert fused("hifigan", "regions") == {"elementwise_region": 4}
+    assert arena("hifigan", "regions") > 1.2 * arena("hifigan", "reused")
+    assert fused("unet3d", "regions") == {"elementwise_region": 14}
+    assert arena("unet3d", "regions") == arena("unet3d", "reused")
+    assert fused("resnet50", "regions") == {"elementwise_region": 16}
+    assert fused("dit-block", "shared-silu").keys() == {"common_subexpressions"}
+    for name in zoo.names():
+        for s in zoo.scenarios(name):
+            assert not s.fusion_options().fusion or fused(name, s.name)
 
 
 def test_an_int64_output_stops_reuse() -> None:
