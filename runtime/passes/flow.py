@@ -18,7 +18,7 @@ from runtime.passes.spans import Span, SpanIndex
 
 __all__ = ["OPAQUE", "Flow", "Refused", "refuse", "span_of"]
 
-OPAQUE = frozenset({"CustomOp", "CustomGpuOp", Unrunnable.name}) | {CustomOp.name}
+OPAQUE = frozenset({CustomOp.name, "CustomGpuOp", Unrunnable.name})
 """Thunks that may touch more than they declare: passes don't look past them."""
 _WEIGHTS = 1 << 62
 

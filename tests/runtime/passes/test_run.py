@@ -12,7 +12,7 @@ from planner_core import zoo
 from planner_core.ir import Graph, QuantScheme
 from planner_core.ir.ops.region import activation_step, binary_step, result_of
 from planner_core.options import options_of
-from runtime import HostExecutor
+from runtime import CompileOptions, HostExecutor, compile_graph
 from runtime.passes import PASSES, PassOptions, PassResult, Refusal, run_passes
 from tests.runtime.passes.lab import feed_of, lowered, off_and_on, packed_mlp
 
@@ -159,6 +159,17 @@ def test_a_tight_arena_leaves_no_room_for_the_fused_product() -> None:
     before = lowered(g, arena_no_reuse=False, pin_output_ancestors=False, dequant_host_fallback=False)
     log = run_passes(before).log
     assert {d.reason for d in log.refused("decode_mlp_separate")} == {Refusal.OUTPUT_OVERLAPS_OPERAND}
+
+
+def test_metal_runs_its_passes_and_the_cpu_does_not() -> None:
+    g = decoder("q4_k", packed_qkv=True)
+    metal, cpu = (compile_graph(g, CompileOptions.for_target(t, g)) for t in ("metal", "cpu"))
+    assert {d.rule for d in metal.pass_log.applied()} == {"decode_mlp_separate", "narrow_rope"}
+    assert not len(cpu.pass_log)
+    feed = feed_of(g)
+    want = cpu.run(feed, sanitize=True)
+    for name, got in metal.run(feed, sanitize=True).items():
+        np.testing.assert_allclose(got, want[name], rtol=1e-4, atol=1e-5)
 
 
 def test_slots_follow_reads_that_move() -> None:

@@ -91,3 +91,16 @@ def test_an_expert_out_of_range_is_named() -> None:
                                             scheme=QuantScheme.Q4_0, name="experts"))
     with pytest.raises(RunError, match=r"'experts'.*expert 2 of row 0 is outside \[0, 2\)"):
         compile_graph(g).run({"x": np.ones((1, 32), np.float32), "i": np.asarray([2])})
+
+
+def test_bf16_activations_go_through_the_reference() -> None:
+    g = Graph("g")
+    w = g.param("w", (3 * 18,), DType.U8, data=random_blocks(np.random.default_rng(0), QuantScheme.Q1_0, 3, 128).reshape(-1))
+    x = g.input("x", (2, 128), DType.BF16)
+    g.set_outputs(g.dequant_mat_mul(x, w, n=3, scheme=QuantScheme.Q1_0))
+    compiled = compile_graph(g).with_options(width_policy="native")
+    assert compiled.commands.counts() == {"host_op": 1}
+    data = np.random.default_rng(1).standard_normal((2, 128)).astype(DType.BF16.numpy)
+    got = next(iter(compiled.run({"x": data}, sanitize=True).values())).astype(np.float64)
+    want = data.astype(np.float64) @ floats(g.weights["w"].reshape(3, -1), QuantScheme.Q1_0, 128).T
+    np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
