@@ -32,7 +32,10 @@ class Sgemm(Thunk):
 
 @thunk(name="BatchedSgemm", label="batched_sgemm", partial_extent="scales", where="gpu")
 class BatchedSgemm(Thunk):
-    """c[i] = a[i] b[i]; an operand with batch 1 is broadcast. Lead axes beyond one broadcast as in NumPy."""
+    """c[i] = a[i] b[i]; an operand with batch 1 is broadcast. Lead axes beyond one broadcast as in NumPy.
+
+    ``a_t``, ``b_t``: the operand's matrices are stored [k,m], [n,k].
+    """
 
     a: In
     b: In
@@ -43,9 +46,11 @@ class BatchedSgemm(Thunk):
     n: int
     a_bcast: bool = False
     b_bcast: bool = False
+    a_t: bool = False
+    b_t: bool = False
 
     def run(self, a: Array, b: Array, c: Array, scratch: Scratch) -> None:
-        np.matmul(a, b, out=c)
+        np.matmul(np.swapaxes(a, -1, -2) if self.a_t else a, np.swapaxes(b, -1, -2) if self.b_t else b, out=c)
 
 
 @thunk(name="FusedMmBiasAct", label="fused_mm_bias_act", partial_extent="scales", where="gpu")
