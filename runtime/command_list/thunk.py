@@ -29,6 +29,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 from planner_core.ir import DType, Op, QuantScheme
 from planner_core.ir.op import decode_op, encode_op
 from runtime.command_list.operand import Operand, Role
+from runtime.errors import RunError
 
 __all__ = ["OperandField", "Thunk", "registry", "thunk", "thunk_from_json"]
 
@@ -55,6 +56,7 @@ class Thunk:
     partial_extent: ClassVar[str]
     where: ClassVar[str]
     extension: ClassVar[bool]
+    pending: ClassVar[bool]
     operand_fields: ClassVar[tuple[OperandField, ...]]
     run: ClassVar[Callable[..., None]]
 
@@ -115,9 +117,12 @@ def registry() -> dict[str, type[Thunk]]:
 
 
 @dataclass_transform(frozen_default=True)
-def thunk(*, name: str, label: str, partial_extent: str, where: str,
-          extension: bool = False) -> Callable[[_T], _T]:
-    """Declare a thunk class. Fails at import when a role, ``run``, the label or the safety class is missing."""
+def thunk(*, name: str, label: str, partial_extent: str, where: str, extension: bool = False,
+          pending: bool = False) -> Callable[[_T], _T]:
+    """Declare a thunk class. Fails at import when a role, ``run``, the label or the safety class is missing.
+
+    ``pending``: declared, planned and shown, without a kernel yet; ``run`` raises ``RunError``.
+    """
 
     def declare(cls: _T) -> _T:
         if not label or partial_extent not in PARTIAL_EXTENTS or where not in PLACES:
@@ -129,13 +134,21 @@ def thunk(*, name: str, label: str, partial_extent: str, where: str,
             raise TypeError(f"thunk {name} ({label!r}) is declared twice")
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
         made.name, made.label, made.partial_extent = name, label, partial_extent
-        made.where, made.extension = where, extension
+        made.where, made.extension, made.pending = where, extension, pending
         made.operand_fields = _operand_fields(made, name)
-        _check_run(made, name)
+        if pending:
+            made.run = _no_kernel_yet
+        else:
+            _check_run(made, name)
         _REGISTRY[name] = made
         return typing.cast(_T, made)
 
     return declare
+
+
+def _no_kernel_yet(self: Thunk, *operands: Any) -> None:
+    raise RunError(f"{self.name}: its kernel isn't part of this version; it comes with the families issue. Until then it "
+                   "can be planned and looked at, not run")
 
 
 def _operand_fields(cls: type[Thunk], name: str) -> tuple[OperandField, ...]:

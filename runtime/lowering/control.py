@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from planner_core.ir import Node
 from runtime.command_list import Thunk
-from runtime.command_list.thunks.host import CustomOp, HostOp
+from runtime.command_list.thunks.host import CustomOp, HostOp, ScanHost
 from runtime.errors import LoweringError
 from runtime.lowering.core import Lowering, lowers
+from runtime.lowering.signal import vq_assign
 
 
 @lowers("Custom", moves_only=True)
 def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    if o.op_name == "rlx.vq_assign":
+        yield vq_assign(ctx, n, json.loads(o.attrs or "{}").get("metric", "l2"))
+        return
     more = ctx.results(n.id)
     if list(more) != list(range(1, len(more) + 1)):
         raise LoweringError(f"the graph has its results {list(more)}; a kernel needs every one from 1 up")
@@ -23,8 +28,8 @@ def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 
 def _bodies(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     more = ctx.results(n.id)
-    yield HostOp(o, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), tuple(more.values()), tuple(more),
-                 n.label)
+    yield (ScanHost if n.op.name == "Scan" else HostOp)(
+        o, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), tuple(more.values()), tuple(more), n.label)
 
 
 for _name in ("If", "Loop", "Scan"):

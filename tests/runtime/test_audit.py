@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from planner_core.ir import DType, Graph
-from runtime import CommandList, HostExecutor, SanitizeError, compile_graph
+from runtime import CommandList, HostExecutor, SanitizeError
 from runtime.command_list import Binding, Operand, SlotLife, Thunk
 from runtime.command_list.thunks.elementwise import ActivationInPlace, ActivationOut, BinaryFull, CastTruncF32, Nop
 from runtime.command_list.thunks.fused import GeluApproxHost
 from runtime.command_list.thunks.matmul import FusedMmBiasAct
 from runtime.command_list.thunks.reduce import Softmax
 from runtime.command_list.thunks.structure import Copy
+from tests.runtime.gallery import as_written
 
 
 def hand_list(thunks: list[Thunk], inputs: list[Operand], output: Operand) -> CommandList:
@@ -85,7 +86,7 @@ FEED = {"x": np.linspace(-1, 1, 40, dtype=np.float32) + 0.01}
 
 
 def mutate(index: int, run: Any) -> tuple[HostExecutor, CommandList]:
-    commands = compile_graph(chain()).commands
+    commands = as_written(chain()).commands
     thunks = list(commands.thunks)
     thunks[index] = Mutant(thunks[index], run)
     changed = dataclasses.replace(commands, thunks=tuple(thunks))
@@ -157,7 +158,7 @@ def test_an_unwritten_tail_is_caught() -> None:
 def test_scratch_holds_nothing_between_thunks() -> None:
     g = Graph("g")
     g.set_outputs(g.silu(g.silu(g.input("x", (40,)))))
-    commands = compile_graph(g).commands
+    commands = as_written(g).commands
     executor = HostExecutor(commands, {})
 
     def run(src: Any, out: Any, scratch: Any) -> None:
@@ -170,7 +171,7 @@ def test_scratch_holds_nothing_between_thunks() -> None:
 
 def test_a_shifted_slot_is_caught() -> None:
     """The long-lived buffer is moved onto another that lives at the same time."""
-    compiled = compile_graph(chain())
+    compiled = as_written(chain())
     plan, graph = compiled.plan, compiled.legal
     a, b = graph.find("a").id, graph.find("b").id
     plan.offset[a] = plan.offset[b] + 64
@@ -181,7 +182,7 @@ def test_a_shifted_slot_is_caught() -> None:
 
 
 def test_a_shifted_operand_is_caught() -> None:
-    commands = compile_graph(chain()).commands
+    commands = as_written(chain()).commands
     t = commands.thunks[2]
     assert isinstance(t, ActivationOut)
     for field in ("src", "dst"):
@@ -194,14 +195,14 @@ def test_a_shifted_operand_is_caught() -> None:
 
 
 def test_a_slot_that_dies_too_early_is_caught() -> None:
-    commands = compile_graph(chain()).commands
+    commands = as_written(chain()).commands
     slots = tuple(dataclasses.replace(s, death=2) if s.name == "a" else s for s in commands.slots)
     with pytest.raises(SanitizeError, match=r"thunk 3 .*operand rhs.*no live value"):
         HostExecutor(dataclasses.replace(commands, slots=slots), {}).run(FEED, sanitize=True)
 
 
 def test_an_output_that_nothing_writes_is_caught() -> None:
-    commands = compile_graph(chain()).commands
+    commands = as_written(chain()).commands
     cut = dataclasses.replace(commands, thunks=commands.thunks[:-1], node_of=commands.node_of[:-1])
     with pytest.raises(SanitizeError, match="output 'd' holds poison"):
         HostExecutor(cut, {}).run(FEED, sanitize=True)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner_core.ir import Dim, DType, QuantScheme
+from planner_core.ir import Dim, DType, Op, QuantScheme
 from planner_core.ir.op import registry as op_registry
-from runtime import compile_graph
 from runtime.command_list import (
     In,
     Operand,
@@ -27,7 +26,7 @@ from runtime.command_list import (
 )
 from runtime.errors import RunError
 from tests.runtime import gallery_packed
-from tests.runtime.gallery import CASES
+from tests.runtime.gallery import CASES, as_written
 
 assert gallery_packed.__doc__  # its cases are registered
 
@@ -38,7 +37,7 @@ def _compiled_thunks() -> list[Thunk]:
     out: list[Thunk] = []
     for make in CASES.values():
         case = make()
-        compiled = compile_graph(case.graph)
+        compiled = as_written(case.graph)
         out += (compiled.with_options(**dict(case.options)) if case.options else compiled).commands.thunks
     return out
 
@@ -49,9 +48,18 @@ ELSEWHERE = {"Nop", "CastTruncF32", "ActivationInPlace", "GeluApproxHost", "Soft
 """Thunks that no gallery graph lowers to: passes make them (quant/test_decode.py), or test_audit.py and test_lowering.py
 run them."""
 
+PENDING = {
+    "AxialRope2dHost", "CustomGpuOp", "DequantMatMulFp8", "DequantMatMulNvfp4", "GatedDeltaNet", "GaussianSplatPrepare",
+    "GaussianSplatRasterize", "GaussianSplatRender", "GaussianSplatRenderBackward", "Gru", "LogMel", "LogMelBackward", "Lstm",
+    "Mamba2", "Rnn", "ScaledDequantize", "ScaledMatMul", "ScaledQuantScale", "ScaledQuantize", "SpdHost", "WelchPeaks",
+}
+"""Declared without a kernel: shrinks as families are filled in."""
+
 
 def test_names_labels_classes_and_fields_agree_with_the_facts() -> None:
     facts = {f[0]: f for f in FACTS}
+    assert len(facts) == 108
+    assert set(facts) == {name for name, cls in registry().items() if not cls.extension}
     for name, cls in registry().items():
         if cls.extension:
             assert name not in facts
@@ -63,7 +71,19 @@ def test_names_labels_classes_and_fields_agree_with_the_facts() -> None:
 
 
 def test_every_thunk_has_an_example() -> None:
-    assert {t.name for t in THUNKS} | ELSEWHERE == set(registry())
+    assert {t.name for t in THUNKS} | ELSEWHERE | PENDING == set(registry())
+    assert {t.name for t in THUNKS}.isdisjoint(PENDING)
+
+
+def test_pending_thunks_are_listed_and_say_so_when_run() -> None:
+    assert {name for name, cls in registry().items() if cls.pending} == PENDING
+    o = Operand("arena", 0, 16, DType.F32, None, (4,))
+    scaled = registry()["ScaledQuantize"](o, o, o, 1, 4, "e4m3", "tensor")  # type: ignore[call-arg]
+    assert (scaled.reads(), scaled.writes()) == ((o, o), (o,))
+    with pytest.raises(RunError, match="ScaledQuantize: its kernel isn't part of this version"):
+        scaled.run(None, None, None, None)
+    tiles = registry()["GaussianSplatRasterize"](o, o, o, 1, 2, 2, 16, 0.1, 9, 0.5, 8)  # type: ignore[call-arg]
+    assert (tiles.prep_off, tiles.dst_len) == (0, 4)  # type: ignore[attr-defined]
 
 
 def test_repr_evaluates_back_and_json_round_trips() -> None:
@@ -72,7 +92,8 @@ def test_repr_evaluates_back_and_json_round_trips() -> None:
              **{c.__name__: c for c in op_registry().values()}}
     for t in THUNKS:
         scope[type(t).__name__] = names[type(t).__name__] = type(t)
-        assert eval(repr(t), dict(scope)) == t
+        if not any(o.bodies() for o in (getattr(t, "op", None),) if isinstance(o, Op)):  # a graph's repr is a summary
+            assert eval(repr(t), dict(scope)) == t
         assert thunk_from_json(json.loads(json.dumps(t.to_json(), allow_nan=False))) == t
         assert str(t).startswith(t.label)
         assert t.scratch_bytes <= 4 << 20

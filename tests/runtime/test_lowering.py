@@ -11,6 +11,7 @@ from planner_core.ir.ops import REGION_STEP, region_steps
 from runtime import RunError, compile_graph, register_kernel
 from runtime.command_list.thunks.region import ElementwiseRegion
 from runtime.lowering import how_lowered, lower_graph
+from tests.runtime.gallery import as_written
 
 
 def test_every_op_is_lowered_or_refused_with_a_reason() -> None:
@@ -21,7 +22,7 @@ def test_every_op_is_lowered_or_refused_with_a_reason() -> None:
 
 
 def labels(g: Graph) -> list[str]:
-    return [t.label for t in compile_graph(g).commands.thunks]
+    return [t.label for t in as_written(g).commands.thunks]
 
 
 @pytest.mark.parametrize(("kind", "a", "b", "label"), [
@@ -158,7 +159,7 @@ def test_int_division_truncates_and_index_errors_name_the_place() -> None:
 def test_gelu_past_4_gib_of_the_arena_runs_on_the_host() -> None:
     g = Graph("g")
     g.set_outputs(g.gelu_approx(g.input("x", (3,))))
-    compiled = compile_graph(g)
+    compiled = as_written(g)
     assert labels(g) == ["gelu_approx_out"]
     compiled.plan.offset[1] += 1 << 32
     assert [t.label for t in lower_graph(compiled.legal, compiled.plan).thunks] == ["gelu_approx_host"]
@@ -168,7 +169,7 @@ def test_regions_carry_the_words_of_the_command_list() -> None:
     g = Graph("g")
     a, b, c = g.input("a", (2, 3)), g.input("b", (3,)), g.input("c", (1,))
     g.set_outputs(g.elementwise_region(a, b, c, steps=region_steps("s0 = add(x0, x1); s1 = gelu_approx(s0); s2 = mul(s1, x2)")))
-    (t,) = compile_graph(g).commands.thunks
+    (t,) = as_written(g).commands.thunks
     assert isinstance(t, ElementwiseRegion)
     assert (t.num_inputs, t.num_steps, t.scalar_input_mask, t.input_modulus, t.is_dense) == (3, 3, 4, (0, 3, 0), False)
     assert t.chain == (2, 0, 0, 1, 0, 1, REGION_STEP, 0, 2, 2, REGION_STEP + 1, 2)

@@ -7,7 +7,7 @@ import pytest
 
 from runtime import compile_graph
 from tests.runtime import gallery_packed
-from tests.runtime.gallery import CASES
+from tests.runtime.gallery import CASES, as_written
 
 assert gallery_packed.__doc__  # its cases are registered
 
@@ -15,7 +15,7 @@ assert gallery_packed.__doc__  # its cases are registered
 @pytest.mark.parametrize("name", CASES)
 def test_thunk_equals_reference_on_an_audited_arena(name: str) -> None:
     case = CASES[name]()
-    compiled = compile_graph(case.graph)
+    compiled = as_written(case.graph)
     if case.options:
         compiled = compiled.with_options(**dict(case.options))
     plain = compiled.run(case.feed)

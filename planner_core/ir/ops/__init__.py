@@ -66,6 +66,7 @@ from planner_core.ir.ops.norm import (
     LayerNormBackwardGamma,
     RmsNorm,
 )
+from planner_core.ir.ops.random import RngNormal, RngUniform, Sample
 from planner_core.ir.ops.reduce import ArgReduce, Cumsum, Reduce, TopK
 from planner_core.ir.ops.region import (
     REGION_STEP,
@@ -81,6 +82,7 @@ from planner_core.ir.ops.region import (
     step_operands,
 )
 from planner_core.ir.ops.scan import SelectiveScan
+from planner_core.ir.ops.signal import Fft, Im2Col, VqAssign
 from planner_core.ir.ops.structure import (
     Cast,
     Concat,
@@ -93,8 +95,10 @@ from planner_core.ir.ops.structure import (
     Slice,
     Transpose,
 )
+from planner_core.ir.ops.transposed import TransposedGroupedMatMul, TransposedMatMul
 
 __all__ = [
+    "TransposedGroupedMatMul", "TransposedMatMul",
     "ActivationBackward", "AdaLayerNormBackward", "AttentionBackward", "ConvBackwardInput", "ConvBackwardWeight",
     "CumsumBackward", "GatedResidualBackward", "GatherBackward", "GroupedMatMulBackwardWeight",
     "LayerNormBackwardBeta", "LayerNormBackwardInput", "MaxPool2dBackward", "MeanPool2dBackward",
@@ -105,6 +109,7 @@ __all__ = [
     "FusedAttentionBlock", "FusedMatMulBiasAct", "GeGLU", "GroupNorm", "ResidualLayerNorm", "ResidualRmsNorm",
     "RmsNormMulSilu", "activation_step", "binary_step", "cast_step", "region_steps", "region_text", "result_of",
     "step_name", "step_operands",
+    "Fft", "Im2Col", "RngNormal", "RngUniform", "Sample", "VqAssign",
     "Activation", "AdaLayerNorm", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
     "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
     "Expand", "Fma", "FusedConvBiasAct", "GatedResidual", "Gather", "GatherElements", "GatherNd", "GlobalPool",

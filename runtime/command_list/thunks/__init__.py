@@ -16,13 +16,16 @@ from runtime.command_list.thunks import (
     norm_backward,
     packed,
     packed_attention,
+    pending,
+    random,
     reduce,
     region,
     scan,
+    signal,
     structure,
 )
 
 __all__ = [
-    "adaln", "attention", "attention_backward", "backward", "blocked", "conv", "decode", "elementwise", "fused",
-    "host", "losses", "matmul", "norm_backward", "packed", "packed_attention", "reduce", "region", "scan", "structure",
+    "adaln", "attention", "attention_backward", "backward", "blocked", "conv", "decode", "elementwise", "fused", "host", "losses",
+    "matmul", "norm_backward", "packed", "packed_attention", "pending", "random", "reduce", "region", "scan", "signal", "structure",
 ]

@@ -14,7 +14,7 @@ from runtime.command_list.scratch import Scratch
 from runtime.command_list.thunk import Thunk, thunk
 from runtime.errors import RunError
 
-__all__ = ["CustomOp", "HostOp", "Kernel", "body_runner", "kernels", "register_kernel"]
+__all__ = ["CustomOp", "HostOp", "Kernel", "ScanHost", "body_runner", "kernels", "register_kernel"]
 
 Kernel = Callable[[Sequence[Array], Sequence[Array], dict[str, Any]], None]
 """``kernel(inputs, outputs, attrs)``: read-only views, views to fill, the op's attributes."""
@@ -61,13 +61,37 @@ class HostOp(Thunk):
         return f"host_op:{self.op.name}"
 
     def run(self, inputs: tuple[Array, ...], dst: Array, results: tuple[Array, ...], scratch: Scratch) -> None:
-        runner = _BODY_RUNNERS.get(self.op.name)
-        made = runner(self.op, inputs) if runner else (self.op.evaluate(*inputs),)
-        for target, k in zip((dst, *results), (0, *self.result_index), strict=True):
-            value = made[k]
-            if np.shape(value) != target.shape:
-                raise RunError(f"{self.op.name} {self.node}: result has shape {np.shape(value)}, planned {target.shape}")
-            np.copyto(target, value, casting="unsafe")
+        _run_op(self, inputs, (dst, *results))
+
+
+@thunk(name="ScanHost", label="scan_host", partial_extent="no", where="host")
+class ScanHost(Thunk):
+    """A Scan whose compiled body runs once a slice, in an arena of its own outside the plan. Fields as in HostOp."""
+
+    op: Op
+    inputs: tuple[In, ...]
+    dst: Out
+    results: tuple[Out, ...] = ()
+    result_index: tuple[int, ...] = ()
+    node: str = ""
+
+    @property
+    def desc(self) -> str:
+        """Which op on which node."""
+        return f"{self.op.name} {self.node}"
+
+    def run(self, inputs: tuple[Array, ...], dst: Array, results: tuple[Array, ...], scratch: Scratch) -> None:
+        _run_op(self, inputs, (dst, *results))
+
+
+def _run_op(t: HostOp | ScanHost, inputs: tuple[Array, ...], targets: tuple[Array, ...]) -> None:
+    runner = _BODY_RUNNERS.get(t.op.name)
+    made = runner(t.op, inputs) if runner else (t.op.evaluate(*inputs),)
+    for target, k in zip(targets, (0, *t.result_index), strict=True):
+        value = made[k]
+        if np.shape(value) != target.shape:
+            raise RunError(f"{t.op.name} {t.node}: result has shape {np.shape(value)}, planned {target.shape}")
+        np.copyto(target, value, casting="unsafe")
 
 
 @thunk(name="Unrunnable", label="unrunnable", partial_extent="no", where="host", extension=True)

@@ -372,6 +372,13 @@ OTHERS: list[tuple[str, dict[str, tuple[int, ...]], Build, Torch]] = [
      lambda c, r: torch.exp(torch.cat((c[:, :2], r, c[:, 4:]), 1))),
     ("matmul by a transpose", ab((3, 5), (4, 5)), lambda g, a, b: g.mm(a, g.transpose(b, perm=(1, 0))),
      lambda a, b: a @ b.T),
+    ("product of transposes", ab((2, 5, 3), (4, 5)), lambda g, a, b: g.transposed_mat_mul(a, b, trans_a=True, trans_b=True),
+     lambda a, b: a.mT @ b.mT),
+    ("product by a transpose", ab((2, 3, 5), (2, 4, 5)), lambda g, a, b: g.transposed_mat_mul(a, b, trans_b=True),
+     lambda a, b: a @ b.mT),
+    ("transposed bank", {"x": (4, 5), "w": (3, 2, 5)},
+     lambda g, x, w: g.transposed_grouped_mat_mul(x, w, g.constant([0, 2, 2, 1])),
+     lambda x, w: torch.einsum("mk,mnk->mn", x, w[[0, 2, 2, 1]])),
     ("used twice", x_(3, 3), lambda g, x: g.add(g.mm(x, x), g.mul(x, g.exp(x))), lambda x: x @ x + x * torch.exp(x)),
 ]
 
@@ -382,7 +389,8 @@ def test_other_ops(shapes: dict[str, tuple[int, ...]], build: Build, fn: Torch) 
 
 
 REFUSED = {"BatchElementwiseRegion", "Constant", "Custom", "DequantGroupedMatMul", "DequantMatMul", "DequantMatMulBlocked",
-           "ElementwiseRegion", "FusedAttentionBlock", "GatherNd", "If", "Input", "Loop", "Param", "Result", "Scan"}
+           "ElementwiseRegion", "FusedAttentionBlock", "GatherNd", "If", "Im2Col", "Input", "Loop", "Param", "Result",
+           "RngNormal", "RngUniform", "Sample", "Scan"}
 """Ops without a gradient: leaves need none; the rest are named when one is asked for."""
 
 

@@ -83,6 +83,12 @@ EXAMPLES: dict[str, Callable[[Graph], int]] = {
         mask_kind="causal"),
     "FusedMatMulBiasAct": lambda g: g.fused_mat_mul_bias_act(g.input("a", (2, 3, 5)), g.param("w", (5, 7)), g.param("b", (7,)),
                                                              activation="gelu"),
+    "Fft": lambda g: g.fft(g.input("x", (2, 5)), real_input=True, norm="ortho"),
+    "Im2Col": lambda g: g.im2col(g.input("x", (2, 3, 5, 7)), kernel=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), dilations=(1, 2)),
+    "RngNormal": lambda g: g.rng_normal(shape=Shape.of((2, 5), DType.F16), mean=1.0, key=3, op_seed=0.5),
+    "RngUniform": lambda g: g.rng_uniform(shape=Shape.of((2, 5)), low=-1.0, key=3),
+    "Sample": lambda g: g.sample(g.input("x", (2, 9)), top_k=5, top_p=0.9, temperature=0.7, seed=4),
+    "VqAssign": lambda g: g.vq_assign(g.input("x", (2, 3, 4)), g.param("c", (5, 4)), metric="cosine"),
     "GeGLU": lambda g: g.geglu(g.input("x", (2, 6)), gate_first=False),
     "GroupNorm": lambda g: g.group_norm(g.input("x", (2, 6, 3, 5)), g.param("g", (6,)), g.param("b", (6,)), groups=3),
     "ResidualLayerNorm": lambda g: g.residual_layer_norm(*[g.input(n, (2, 3)) for n in "xr"], *[g.param(n, (3,)) for n in "gbc"]),
@@ -155,6 +161,9 @@ EXAMPLES: dict[str, Callable[[Graph], int]] = {
     "Softmax": lambda g: g.softmax(g.input("x", (2, 3)), axis=0),
     "SwiGLU": lambda g: g.swi_g_l_u(g.input("x", (2, 6))),
     "TopK": lambda g: g.top_k(g.input("x", (2, 6)), k=3, values=True),
+    "TransposedGroupedMatMul": lambda g: g.transposed_grouped_mat_mul(
+        g.input("x", (4, 5)), g.param("w", (3, 6, 5)), g.constant([0, 1, 1, 0])),
+    "TransposedMatMul": lambda g: g.transposed_mat_mul(g.input("a", (2, 5, 3)), g.input("b", (2, 4, 5)), trans_a=True, trans_b=True),
     "Transpose": lambda g: g.transpose(g.input("x", (2, 3, 4)), perm=(2, 0, 1)),
     "Where": lambda g: g.where(g.lt(g.input("a", (2, 3)), g.input("b", (3,))), g.input("t", (3,)), g.input("f", (1,))),
 }

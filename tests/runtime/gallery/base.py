@@ -15,7 +15,10 @@ import onnx
 import onnxruntime
 from onnx import helper
 
+from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph
+from runtime import Compilation, CompileOptions, compile_graph
+from runtime.passes import PassOptions
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,6 +29,15 @@ class Case:
     feed: dict[str, Array]
     want: list[Array]
     options: tuple[tuple[str, Any], ...] = ()
+
+
+AS_WRITTEN = CompileOptions(fusion=no_fusion(), passes=PassOptions.none())
+"""No rule and no pass: each op becomes its own thunks."""
+
+
+def as_written(graph: Graph) -> Compilation:
+    """The graph compiled op by op."""
+    return compile_graph(graph, AS_WRITTEN)
 
 
 CASES: dict[str, Callable[[], Case]] = {}

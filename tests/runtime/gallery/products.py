@@ -31,6 +31,24 @@ def _elided_left(both: bool) -> Case:
                x.T @ (y.T if both else y), elide_bank_transposes=True)
 
 
+
+
+def _transposed(a: tuple[int, ...], b: tuple[int, ...], trans_a: bool, trans_b: bool) -> Case:
+    x, y = rand(*a), rand(*b, seed=1)
+    want = np.matmul(x.swapaxes(-1, -2) if trans_a else x, y.swapaxes(-1, -2) if trans_b else y)
+    return one(lambda g, i, j: g.transposed_mat_mul(i, j, trans_a=trans_a, trans_b=trans_b), [x, y], want)
+
+
+def _transposed_bank() -> Case:
+    x, w, idx = rand(5, 3), rand(4, 7, 3, seed=1), np.asarray([2, 2, 0, 3, 2], dtype=np.int64)
+    return one(lambda g, i, j, k: g.transposed_grouped_mat_mul(i, j, k), [x, w, idx],
+               np.stack([x[i] @ w[e].T for i, e in enumerate(idx)]))
+
+
+case(_transposed, [(5, 3)], [(7, 5), (2, 7, 5)], [True], [True])
+case(_transposed, [(3, 5), (2, 3, 5), (1, 3, 5)], [(7, 5), (2, 7, 5), (1, 7, 5)], [False], [True])
+case(_transposed, [(2, 5, 3)], [(5, 7), (3, 1, 5, 7)], [True], [False])
+case(_transposed_bank)
 case(_elided_matmul)
 case(_elided_left, [False, True])
 
