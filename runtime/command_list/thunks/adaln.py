@@ -13,7 +13,7 @@ from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
 from runtime.command_list.thunks.norm_backward import add_gain_gradient, norm_backward, norm_backward_scratch
-from runtime.command_list.thunks.reduce import normalize
+from runtime.command_list.thunks.reduce import normalize, row_dtype
 
 MAX_LEAD = 8
 
@@ -49,10 +49,10 @@ class AdaLayerNorm(Thunk):
     @property
     def scratch_bytes(self) -> int:
         dtype = self.out.storage.numpy
-        return scratch_for((self.rows, dtype), (self.scale.numel, dtype))
+        return scratch_for((self.rows, row_dtype(dtype)), (self.scale.numel, dtype))
 
     def run(self, x: Array, scale: Array, shift: Array, out: Array, scratch: Scratch) -> None:
-        normalize(x, out, scratch.take(self.rows, out.dtype), self.eps, self.layer_norm)
+        normalize(x, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, self.layer_norm)
         lead, narrow = unpack_lead(self.lead_pack)
         gain = scratch.take(scale.shape, out.dtype)
         np.add(scale, 1, out=gain)

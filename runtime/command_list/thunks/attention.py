@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from planner_core.ir import Array, DType
+from planner_core.ir import Array
+from runtime.command_list.attention_kernels import HeadScores, rotate_pairs
 from runtime.command_list.formulas import activate, activation_scratch
 from runtime.command_list.operand import In, Out
-from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
+from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-
-MASK_NONE, MASK_CAUSAL, MASK_CUSTOM, MASK_BIAS, MASK_WINDOW = range(5)
 
 
 @thunk(name="Attention", label="attention", partial_extent="scales", where="gpu")
@@ -37,58 +36,27 @@ class Attention(Thunk):
     attn_logit_softcap: float
 
     @property
-    def _rows(self) -> int:
-        return max(1, min(self.seq, CHUNK_BYTES // (4 * max(self.kv_seq, 1))))
+    def _scores(self) -> HeadScores:
+        return HeadScores(self.seq, self.kv_seq, self.score_scale or self.head_dim**-0.5, self.attn_logit_softcap,
+                          self.mask_kind, self.window)
 
     @property
     def scratch_bytes(self) -> int:
-        dtype = self.q.storage.numpy
-        block = self._rows * self.kv_seq
-        return scratch_for((block, dtype), (self._rows, dtype), (block, DType.BOOL.numpy))
+        return self._scores.scratch_bytes(self.q.storage.numpy)
 
     def run(self, q: Array, k: Array, v: Array, mask: Array | None, out: Array, scratch: Scratch) -> None:
         q, k, v, out = ((x if self.bhsd else x.swapaxes(1, 2)) for x in (q, k, v, out))
-        full = (self.batch, self.heads, self.seq, self.kv_seq)
-        wide = None if mask is None else np.broadcast_to(mask, full)
-        share = self.heads // self.kv_heads
-        scores = scratch.take((self._rows, self.kv_seq), q.dtype)
-        stats = scratch.take((self._rows, 1), q.dtype)
-        hidden = scratch.take((self._rows, self.kv_seq), np.bool_)
+        wide = None if mask is None else np.broadcast_to(mask, (self.batch, self.heads, self.seq, self.kv_seq))
+        share, rule = self.heads // self.kv_heads, self._scores
+        (scores,), stats, hidden = rule.take(scratch, q.dtype)
         for b in range(self.batch):
             for h in range(self.heads):
                 keys, values = k[b, h // share], v[b, h // share]
-                for r in range(0, self.seq, self._rows):
-                    n = min(self._rows, self.seq - r)
-                    s = scores[:n]
-                    np.matmul(q[b, h, r : r + n], keys.T, out=s)
-                    self._mask(s, hidden[:n], r, None if wide is None else wide[b, h, r : r + n])
-                    np.maximum.reduce(s, axis=1, keepdims=True, out=stats[:n])
-                    np.subtract(s, stats[:n], out=s)
-                    np.exp(s, out=s)
-                    np.add.reduce(s, axis=1, keepdims=True, out=stats[:n])
-                    np.divide(s, stats[:n], out=s)
+                for r in range(0, self.seq, rule.rows):
+                    n = min(rule.rows, self.seq - r)
+                    s, some = scores[:n], None if wide is None else wide[b, h, r : r + n]
+                    rule.probabilities(q[b, h, r : r + n], keys, r, some, s, stats[:n], hidden[:n])
                     np.matmul(s, values, out=out[b, h, r : r + n])
-
-    def _mask(self, s: Array, hidden: Array, first: int, mask: Array | None) -> None:
-        s *= self.score_scale or self.head_dim**-0.5
-        cap = self.attn_logit_softcap
-        if cap:
-            s /= cap
-            np.tanh(s, out=s)
-            s *= cap
-        if self.mask_kind == MASK_BIAS and mask is not None:
-            np.add(s, mask, out=s)
-        elif self.mask_kind == MASK_CUSTOM and mask is not None:
-            np.equal(mask, 0, out=hidden)
-            np.copyto(s, -np.inf, where=hidden)
-        elif self.mask_kind in (MASK_CAUSAL, MASK_WINDOW):
-            pos = np.arange(first, first + len(s))[:, None] + self.kv_seq - self.seq
-            key = np.arange(self.kv_seq)
-            np.greater(key, pos, out=hidden)
-            np.copyto(s, -np.inf, where=hidden)
-            if self.mask_kind == MASK_WINDOW:
-                np.less(key, pos - self.window, out=hidden)
-                np.copyto(s, -np.inf, where=hidden)
 
 
 @thunk(name="Rope", label="rope", partial_extent="scales", where="gpu")
@@ -123,13 +91,7 @@ class Rope(Thunk):
         c, s = cos.reshape(-1)[: np.prod(tables)].reshape(tables), sin.reshape(-1)[: np.prod(tables)].reshape(tables)
         low, high = (slice(0, n, 2), slice(1, n, 2)) if self.interleaved else (slice(0, half), slice(half, n))
         t = scratch.take((*x.shape[:3], half), x.dtype)
-        a, b = x[..., low], x[..., high]
-        np.multiply(a, c, out=y[..., low])
-        np.multiply(b, s, out=t)
-        np.subtract(y[..., low], t, out=y[..., low])
-        np.multiply(b, c, out=y[..., high])
-        np.multiply(a, s, out=t)
-        np.add(y[..., high], t, out=y[..., high])
+        rotate_pairs(x[..., low], x[..., high], c, s, y[..., low], y[..., high], t)
         np.copyto(y[..., n:], x[..., n:])
 
 

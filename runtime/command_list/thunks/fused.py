@@ -17,7 +17,7 @@ from runtime.command_list.formulas import (
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.thunks.reduce import normalize
+from runtime.command_list.thunks.reduce import normalize, row_dtype
 
 
 def _summed(x: Array, res: Array, bias: Array | None, out: Array) -> None:
@@ -46,11 +46,11 @@ class FusedResidualLN(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, self.out.storage.numpy))
+        return scratch_for((self.rows, row_dtype(self.out.storage.numpy)))
 
     def run(self, x: Array, res: Array, bias: Array | None, g: Array, b: Array, out: Array, scratch: Scratch) -> None:
         _summed(x, res, bias, out)
-        normalize(out, out, scratch.take(self.rows, out.dtype), self.eps, True)
+        normalize(out, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, True)
         np.multiply(out, g, out=out)
         np.add(out, b, out=out)
 
@@ -75,12 +75,12 @@ class FusedResidualRmsNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, self.out.storage.numpy))
+        return scratch_for((self.rows, row_dtype(self.out.storage.numpy)))
 
     def run(self, x: Array, res: Array, bias: Array | None, g: Array, b: Array | None, out: Array,
             scratch: Scratch) -> None:
         _summed(x, res, bias, out)
-        normalize(out, out, scratch.take(self.rows, out.dtype), self.eps, False)
+        normalize(out, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, False)
         np.multiply(out, g, out=out)
         if b is not None:
             np.add(out, b, out=out)
@@ -102,10 +102,10 @@ class FusedRmsNormMulSilu(Thunk):
     @property
     def scratch_bytes(self) -> int:
         storage = self.out.storage
-        return scratch_for((self.rows, storage.numpy)) + multiply_activated_scratch(storage, self.rows * self.h)
+        return scratch_for((self.rows, row_dtype(storage.numpy))) + multiply_activated_scratch(storage, self.rows * self.h)
 
     def run(self, x: Array, g: Array, b: Array | None, z: Array, out: Array, scratch: Scratch) -> None:
-        normalize(x, out, scratch.take(self.rows, out.dtype), self.eps, False)
+        normalize(x, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, False)
         np.multiply(out, g, out=out)
         if b is not None:
             np.add(out, b, out=out)
@@ -130,11 +130,11 @@ class GroupNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.n * self.num_groups, self.dst.storage.numpy))
+        return scratch_for((self.n * self.num_groups, row_dtype(self.dst.storage.numpy)))
 
     def run(self, src: Array, g: Array, b: Array, dst: Array, scratch: Scratch) -> None:
         rows = self.n * self.num_groups
-        normalize(src.reshape(rows, -1), dst.reshape(rows, -1), scratch.take(rows, dst.dtype), self.eps, True)
+        normalize(src.reshape(rows, -1), dst.reshape(rows, -1), scratch.take(rows, row_dtype(dst.dtype)), self.eps, True)
         np.multiply(dst, g[:, None], out=dst)
         np.add(dst, b[:, None], out=dst)
 

@@ -11,7 +11,7 @@ from runtime.command_list.formulas import PIECE
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.thunks.reduce import normalize
+from runtime.command_list.thunks.reduce import normalize, row_dots, row_dtype
 
 
 def _block(rows: int, h: int) -> int:
@@ -21,12 +21,13 @@ def _block(rows: int, h: int) -> int:
 def norm_backward_scratch(rows: int, h: int, dtype: np.dtype[Any]) -> int:
     """What either row kernel takes."""
     block = _block(rows, h)
-    return scratch_for((block * h, dtype), (block, dtype), (block, dtype), (h, dtype))
+    return scratch_for((block * h, dtype), (block, row_dtype(dtype)), (block, row_dtype(dtype)), (h, dtype))
 
 
 def _take(rows: int, h: int, dtype: np.dtype[Any], scratch: Scratch) -> tuple[Array, Array, Array, Array]:
     block = _block(rows, h)
-    return (scratch.take((block, h), dtype), scratch.take(block, dtype), scratch.take(block, dtype), scratch.take(h, dtype))
+    wide = row_dtype(dtype)
+    return scratch.take((block, h), dtype), scratch.take(block, wide), scratch.take(block, wide), scratch.take(h, dtype)
 
 
 def norm_backward(x: Array, dx: Array, eps: float, centre: bool, scratch: Scratch) -> None:
@@ -38,15 +39,15 @@ def norm_backward(x: Array, dx: Array, eps: float, centre: bool, scratch: Scratc
         n = len(d)
         xhat, dev, m = normal[:n], deviation[:n], mean[:n]
         normalize(x[r : r + n], xhat, dev, eps, centre)
-        np.matmul(d[:, None, :], xhat[:, :, None], out=m[:, None, None])
+        row_dots(d, xhat, m)
         m /= h
-        np.multiply(xhat, m[:, None], out=xhat)
+        np.multiply(xhat, m[:, None], out=xhat, casting="same_kind")
         if centre:
-            np.add.reduce(d, axis=1, out=m)
+            np.add.reduce(d, axis=1, out=m, dtype=m.dtype)
             m /= h
-            np.add(xhat, m[:, None], out=xhat)
+            np.add(xhat, m[:, None], out=xhat, casting="same_kind")
         np.subtract(d, xhat, out=d)
-        np.divide(d, dev[:, None], out=d)
+        np.divide(d, dev[:, None], out=d, casting="same_kind")
 
 
 def add_gain_gradient(x: Array, dy: Array, out: Array, eps: float, centre: bool, scratch: Scratch) -> None:

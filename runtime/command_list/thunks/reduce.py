@@ -167,25 +167,33 @@ class SoftmaxOut(Thunk):
 # --- norms --------------------------------------------------------------------------------------------
 
 
-def row_squares(x: Array, out: Array) -> None:
-    """out[i] = Σ x[i]², one dot product a row."""
-    np.matmul(x[:, None, :], x[:, :, None], out=out[:, None, None])
+def row_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What a row's sums are kept in: f32 for halves, whose squares would overflow."""
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+
+
+def row_dots(a: Array, b: Array, out: Array) -> None:
+    """out[i] = Σ a[i] b[i], one dot product a row; halves are widened piece by piece."""
+    if a.dtype == out.dtype:
+        np.matmul(a[:, None, :], b[:, :, None], out=out[:, None, None])
+    else:
+        np.einsum("ij,ij->i", a, b, out=out, dtype=out.dtype, casting="unsafe")
 
 
 def normalize(src: Array, dst: Array, stat: Array, eps: float, centre: bool) -> None:
-    """dst = x / sqrt(mean(x²) + eps) by row, x = src less its mean where centred; ``stat`` keeps the divisors. dst may
-    be src."""
+    """dst = x / sqrt(mean(x²) + eps) by row, x = src less its mean where centred; ``stat``, of ``row_dtype``, keeps the
+    divisors. dst may be src."""
     h = src.shape[1]
     if centre:
-        np.add.reduce(src, axis=1, out=stat)
+        np.add.reduce(src, axis=1, out=stat, dtype=stat.dtype)
         stat /= h
-        np.subtract(src, stat[:, None], out=dst)
+        np.subtract(src, stat[:, None], out=dst, casting="same_kind")
         src = dst
-    row_squares(src, stat)
+    row_dots(src, src, stat)
     stat /= h
     stat += eps
     np.sqrt(stat, out=stat)
-    np.divide(src, stat[:, None], out=dst)
+    np.divide(src, stat[:, None], out=dst, casting="same_kind")
 
 
 @thunk(name="LayerNorm", label="layer_norm", partial_extent="scales", where="gpu")
@@ -202,10 +210,10 @@ class LayerNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, self.src.storage.numpy))
+        return scratch_for((self.rows, row_dtype(self.src.storage.numpy)))
 
     def run(self, src: Array, g: Array, b: Array, dst: Array, scratch: Scratch) -> None:
-        normalize(src, dst, scratch.take(self.rows, src.dtype), self.eps, True)
+        normalize(src, dst, scratch.take(self.rows, row_dtype(src.dtype)), self.eps, True)
         np.multiply(dst, g, out=dst)
         np.add(dst, b, out=dst)
 
@@ -224,10 +232,10 @@ class RmsNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, self.src.storage.numpy))
+        return scratch_for((self.rows, row_dtype(self.src.storage.numpy)))
 
     def run(self, src: Array, g: Array, b: Array | None, dst: Array, scratch: Scratch) -> None:
-        normalize(src, dst, scratch.take(self.rows, src.dtype), self.eps, False)
+        normalize(src, dst, scratch.take(self.rows, row_dtype(src.dtype)), self.eps, False)
         np.multiply(dst, g, out=dst)
         if b is not None:
             np.add(dst, b, out=dst)

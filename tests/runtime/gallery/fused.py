@@ -64,6 +64,29 @@ case(_gated_norm, NORM_DIMS, [False, True], ["float32"])
 case(_gated_norm, [(3, 7)], [False, True], ["float16"])
 
 
+def _wide_half(kind: str) -> Case:
+    """Half rows whose squares sum past f16's largest number."""
+    h = 4099
+    x, r, g = ((rand(2, h) * 9).astype(np.float16), (rand(2, h, seed=1) * 9).astype(np.float16), rand(h, seed=2).astype(np.float16))
+    z = np.zeros(h, np.float16)
+    tx, tg = _t(x, g)
+    match kind:
+        case "layer":
+            want = F.layer_norm(tx, (h,), tg, None, 1e-5)
+            return one(lambda gr, *i: gr.layer_norm(*i), [x, g, z], want.numpy(), width_policy="native")
+        case "rms":
+            return one(lambda gr, *i: gr.rms_norm(*i), [x, g], F.rms_norm(tx, (h,), tg, 1e-6).numpy(), width_policy="native")
+        case "group":
+            want = F.group_norm(tx[..., None], 1, tg, None, 1e-5)[..., 0]
+            return one(lambda gr, *i: gr.group_norm(*i, groups=1), [x, g, z], want.numpy(), width_policy="native")
+        case _:
+            want = F.rms_norm(torch.tensor((x + r).astype(np.float64)), (h,), tg, 1e-6)
+            return one(lambda gr, *i: gr.residual_rms_norm(*i), [x, r, g], want.numpy(), width_policy="native")
+
+
+case(_wide_half, ["layer", "rms", "group", "residual"])
+
+
 def _group_norm(dims: tuple[int, ...], groups: int, dtype: str) -> Case:
     x, g, b = (a.astype(dtype) for a in (rand(*dims) * 2 + 1, rand(dims[1], seed=1), rand(dims[1], seed=2)))
     tx, tg, tb = _t(x, g, b)
