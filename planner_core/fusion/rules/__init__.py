@@ -4,8 +4,9 @@
 from planner_core.fusion.rules import cleanup
 from planner_core.fusion.rules import conv
 from planner_core.fusion.rules import matmul
+from planner_core.fusion.rules import weights
 from planner_core.fusion.rules import region
 from planner_core.fusion.rules import ahead
 # isort: on
 
-__all__ = ["ahead", "cleanup", "conv", "matmul", "region"]
+__all__ = ["ahead", "cleanup", "conv", "matmul", "region", "weights"]

@@ -106,7 +106,7 @@ class DequantMatMul(Op):
 
     def evaluate(self, x: Array, w: Array, *_: Array) -> Array:
         rows = dequantize(w.reshape(self.n, -1), self.scheme, x.shape[-1])
-        return np.asarray(np.matmul(x.astype(np.float32), rows.T), dtype=x.dtype)
+        return np.asarray(np.matmul(x.astype(np.promote_types(x.dtype, np.float32)), rows.T), dtype=x.dtype)
 
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return 2 * out.numel * (x.dims[-1].value or 0)
@@ -128,7 +128,7 @@ class DequantGroupedMatMul(Op):
 
     def evaluate(self, x: Array, w: Array, idx: Array, *_: Array) -> Array:
         bank = w.reshape(self.experts, self.n, -1)
-        rows = [dequantize(bank[int(e)], self.scheme, x.shape[1]) @ v.astype(np.float32)
+        rows = [dequantize(bank[int(e)], self.scheme, x.shape[1]) @ v.astype(np.promote_types(v.dtype, np.float32))
                 for e, v in zip(idx.reshape(-1), x, strict=True)]
         return np.asarray(rows, dtype=x.dtype).reshape(len(x), self.n)
 
