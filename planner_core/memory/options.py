@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from planner_core.errors import OptionError, PlanError
+from planner_core.memory.placement.registry import CHOICES
 from planner_core.memory.widths import ArenaWidthPolicy, Target, arena_width_policy
 from planner_core.options import coerce_option, env_overrides, option
 
@@ -24,6 +25,10 @@ HOST_INDEXING = frozenset(
 
 _FOLDING_TARGETS = frozenset({Target.METAL})
 """Targets whose lowering reads a folded transpose's source."""
+
+
+_PASS_TARGETS = frozenset({Target.METAL})
+"""Targets whose command passes move reads later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,14 @@ class PlanOptions:
         False, group="elision", help="Drop only expert-bank transposes read with at most 4 rows.")
     fold_conv3d_epilogue: bool = option(
         False, group="liveness", help="Leave room for 3-D convs that absorb a leaky ReLU or read through a concat.")
+    keep_pass_operands: bool = option(
+        False, group="liveness", help="Keep operands alive to where a fused decode command would read them: a few rows, "
+        "without which reuse makes the passes refuse.")
     alignment: int = option(64, group="layout", help="Every slot starts at a multiple of this power of two (bytes).")
     width_policy: ArenaWidthPolicy = option(
         ArenaWidthPolicy.F32_UNIFORM, group="layout", help="How wide activations are stored.")
     placement: str = option(
-        "first_fit", group="layout", choices=("first_fit",), help="How offsets are chosen.")
+        "first_fit", group="layout", choices=CHOICES, help="How offsets are chosen.")
     verify_placement: bool = option(
         False, group="checks", env="RLX_PLAN_VERIFY", cache_key=False,
         help="Derive every offset a second time with the plain candidate scan.")
@@ -111,6 +119,7 @@ class PlanOptions:
             "width_policy": arena_width_policy(target),
             "elide_bank_transposes": target in _FOLDING_TARGETS,
             "separate_weights": True,
+            "keep_pass_operands": target in _PASS_TARGETS,
         }
         return cls.inference(environ, **{**mine, **explicit})
 

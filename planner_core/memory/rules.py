@@ -13,6 +13,7 @@ from planner_core.memory.elide import elided_transposes
 from planner_core.memory.facts import NOT_BOUNDARY, facts_of
 from planner_core.memory.liveness import LiveRanges, LiveState, Rule, base_ranges
 from planner_core.memory.options import PlanOptions
+from planner_core.memory.pass_operands import late_reads
 
 __all__ = ["RULES", "is_static_weight_tensor", "live_ranges", "packed_qkv_parent",
            "static_mask"]
@@ -147,6 +148,12 @@ def _conv3d_epilogue(s: LiveState) -> None:
               f"{sum(bool(f.sources) for f in folds)} concats read through", file=sys.stderr)
 
 
+def _pass_operands(s: LiveState) -> None:
+    if s.options.keep_pass_operands:
+        for operand, reader in late_reads(s.graph):
+            s.extend([operand], reader, reader)
+
+
 RULES: tuple[Rule, ...] = (
     Rule("outputs", "A graph output and the buffer it shows live to the last step.", "", _outputs),
     Rule("output_ancestors", "Everything an output was computed from lives to the last step.",
@@ -168,6 +175,8 @@ RULES: tuple[Rule, ...] = (
          _static_weight_pack),
     Rule("conv3d_epilogue", "A 3-D conv may absorb its leaky ReLU or read through a concat.",
          "fold_conv3d_epilogue", _conv3d_epilogue),
+    Rule("pass_operands", "A command pass may fuse its reader into a later command, which then reads it.",
+         "keep_pass_operands", _pass_operands),
 )
 
 

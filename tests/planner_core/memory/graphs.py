@@ -129,7 +129,7 @@ def _if(shape: Shape, then_body: Graph, else_body: Graph):  # type: ignore[no-un
 
 FLAGS = ("allocate_params", "allocate_inputs", "allocate_constants", "arena_no_reuse", "pin_output_ancestors",
          "dequant_host_fallback", "pin_host_structure", "elide_bank_transposes", "elide_requires_small_m",
-         "fold_conv3d_epilogue", "separate_weights")
+         "fold_conv3d_epilogue", "separate_weights", "keep_pass_operands")
 
 
 def options(**fixed: object) -> st.SearchStrategy[PlanOptions]:

@@ -64,7 +64,8 @@ def test_defaults() -> None:
     assert {o.name: o.default for o in options_of(PlanOptions) if o.group != "checks"} == {
         "allocate_params": True, "allocate_inputs": True, "allocate_constants": True, "separate_weights": False,
         "arena_no_reuse": False, "pin_output_ancestors": True, "dequant_host_fallback": True, "pin_host_structure": False,
-        "elide_bank_transposes": False, "elide_requires_small_m": False, "fold_conv3d_epilogue": False, "alignment": 64,
+        "elide_bank_transposes": False, "elide_requires_small_m": False, "fold_conv3d_epilogue": False,
+        "keep_pass_operands": False, "alignment": 64,
         "width_policy": "f32_uniform", "placement": "first_fit"}
     assert all(o.help.endswith(".") for o in options_of(PlanOptions))
     assert {v for o in options_of(PlanOptions) for v in o.env.split("|") if v} == set(VARIABLES) - {"RLX_PIN_OUTPUT_ANCESTORS"}
@@ -145,6 +146,7 @@ def test_for_target(target: Target) -> None:
         assert opts.pin_output_ancestors is indexing
         assert (opts.dequant_host_fallback, opts.separate_weights) == (False, True)
         assert opts.elide_bank_transposes == (target is Target.METAL)
+        assert opts.keep_pass_operands == (target is Target.METAL)
         checked(plan_graph(small(indexing), opts), small(indexing))
     assert PlanOptions.for_target(target.value, None, {}) == PlanOptions.for_target(target, small(), {})
 

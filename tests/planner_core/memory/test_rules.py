@@ -78,10 +78,11 @@ def test_rules_are_the_specs_in_order() -> None:
     """§3: the table, in its order; each documented."""
     assert [r.name for r in RULES] == [
         "outputs", "output_ancestors", "boundaries", "packed_qkv", "host_custom_inputs", "host_structure",
-        "dequant_host_fallback", "onnx_hidden", "onnx_duration", "static_weight_pack", "conv3d_epilogue"]
+        "dequant_host_fallback", "onnx_hidden", "onnx_duration", "static_weight_pack", "conv3d_epilogue",
+        "pass_operands"]  # the last is ours
     assert all(r.doc.endswith(".") for r in RULES)
     assert {r.option for r in RULES} == {"", "pin_output_ancestors", "pin_host_structure", "dequant_host_fallback",
-                                         "fold_conv3d_epilogue"}
+                                         "fold_conv3d_epilogue", "keep_pass_operands"}
     assert all(not r.option or hasattr(PlanOptions(), r.option) for r in RULES)
 
 
@@ -344,6 +345,60 @@ def test_is_static_weight_tensor(make: Callable[[Graph, int, int], int], static:
     p, x = g.param("p", (4, 4)), g.input("x", (4, 4))
     n = make(g, p, x)
     assert is_static_weight_tensor(g, n) is static
+
+
+# --- what a command pass may read later --------------------------------------------------------------
+
+KEPT = BARE.replace(keep_pass_operands=True)
+
+
+def one_row_mlp(rows: int = 1, gate: str = "silu", sliced: bool = False) -> tuple[Graph, dict[str, int]]:
+    g = Graph()
+    scheme = QuantScheme.Q4_K
+
+    def packed(x: int, name: str, k: int, n: int) -> int:
+        return g.dequant_mat_mul(x, g.param(name, (n * scheme.row_bytes(k),), DType.U8), n=n, scheme=scheme)
+
+    x = g.relu(g.input("x", (rows, 256)))
+    if sliced:
+        both = packed(x, "both", 256, 512)
+        a, b = (g.narrow(both, axis=1, start=s, len=256) for s in (0, 256))
+    else:
+        a, b = packed(x, "gate", 256, 256), packed(x, "up", 256, 256)
+    product = g.mul(g.activation(a, kind=gate), b)
+    down = packed(product, "down", 256, 256)
+    out = g.add(g.input("res", (rows, 256)), down)
+    g.set_outputs(g.neg(out))
+    return g, {"x": x, "product": product, "down": down, "out": out}
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("gate", ["silu", "gelu_approx"])
+def test_a_one_row_mlps_operands_wait_for_the_fused_commands(gate: str, sliced: bool) -> None:
+    """The gate and up matmuls move to the product, the down matmul to the residual add."""
+    g, at = one_row_mlp(gate=gate, sliced=sliced)
+    on, off = ranges_of(g, KEPT), ranges_of(g, BARE)
+    assert (on[at["x"]][1], on[at["product"]][1]) == (at["product"], at["out"])
+    assert off[at["x"]][1] < at["product"]
+    assert off[at["product"]][1] == at["down"]
+    assert set(fired(g, KEPT, "pass_operands")) == {at["x"], at["product"]}
+    assert fired(g, BARE, "pass_operands") == {}
+
+
+@pytest.mark.parametrize("how", [{"rows": 2}, {"gate": "relu"}])
+def test_other_mlps_keep_nothing_for_the_product(how: dict[str, object]) -> None:
+    g, at = one_row_mlp(**how)  # type: ignore[arg-type]
+    assert at["x"] not in fired(g, KEPT, "pass_operands")
+
+
+def test_a_sliced_rotary_embedding_keeps_its_wide_row() -> None:
+    g = Graph()
+    wide = g.relu(g.input("x", (4, 24)))
+    q = g.narrow(wide, axis=1, start=8, len=8)
+    k = g.neg(q)
+    r = g.rope(q, g.param("cos", (4, 4)), g.param("sin", (4, 4)), head_dim=8, n_rot=8)
+    g.set_outputs(g.add(r, k))
+    assert fired(g, KEPT, "pass_operands") == {wide: (q, r, r)}
 
 
 # --- §4 -----------------------------------------------------------------------------------------------
