@@ -10,7 +10,7 @@ import pandas as pd
 from planner_core.zoo import SweepRow
 from rlx_viz.columns import ColumnDocument
 
-__all__ = ["summary_dict", "sweep_frame", "tensors_frame"]
+__all__ = ["commands_frame", "decisions_frame", "summary_dict", "sweep_frame", "tensors_frame"]
 
 
 def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
@@ -34,6 +34,47 @@ def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
         "is_output": (t["flags"] & 1) != 0,
         "source": [text[i] for i in t["source"]],
     })
+
+
+def decisions_frame(doc: ColumnDocument) -> pd.DataFrame:
+    """One row a decision of a fusion rule or a command pass: what it did, or the reason why not. ``anchor`` is a node
+    of the source (fusion) or an index into the list before passes; ``label`` names it; bytes and dispatches saved."""
+    t, meta, text = doc.tables["decisions"], doc.meta, doc.strings
+    rules, reasons = meta["decision_rules"], meta["reasons"]
+    source = doc.tables.get("source", doc.tables["tensors"])["name"]
+    before = doc.tables["commands_before"]["node"]
+    names = doc.tables["tensors"]["name"]
+    stage = [rules[i]["stage"] for i in t["rule"]]
+    label = [source[a] if s == "fusion" else names[before[a]] for s, a in zip(stage, t["anchor"].tolist(), strict=True)]
+    return pd.DataFrame({
+        "stage": stage,
+        "rule": [rules[i]["name"] for i in t["rule"]],
+        "verdict": ["applied" if v else "refused" for v in t["verdict"]],
+        "anchor": t["anchor"].astype("int64"),
+        "label": [text[i] for i in label],
+        "reason": [reasons[i]["name"] for i in t["reason"]],
+        "explanation": [reasons[i]["text"] for i in t["reason"]],
+        "facts": [text[i] for i in t["facts"]],
+        "bytes_saved": t["bytes"].astype("int64"),
+        "dispatches_saved": t["dispatches"].astype("int64"),
+    })
+
+
+def commands_frame(doc: ColumnDocument) -> pd.DataFrame:
+    """One row a command that runs: label, the tensor it makes, where it runs, bytes read, written and of scratch;
+    after a run also ``us`` and ``flops``."""
+    t, text = doc.tables["commands"], doc.strings
+    names = doc.tables["tensors"]["name"]
+    frame = pd.DataFrame({
+        "command": [text[i] for i in t["label"]],
+        "node": [text[names[n]] for n in t["node"]],
+        "where": [("none", "gpu", "host")[w] for w in t["where"]],
+        "read": t["read"].astype("int64"), "written": t["written"].astype("int64"), "scratch": t["scratch"].astype("int64"),
+    })
+    if "profile" in doc.tables:
+        frame["us"] = doc.tables["profile"]["us"].astype("float64")
+        frame["flops"] = doc.tables["profile"]["flops"].astype("int64")
+    return frame
 
 
 def summary_dict(doc: ColumnDocument) -> dict[str, Any]:

@@ -12,15 +12,14 @@ from planner_core.ir import Graph, save_graph
 
 @pytest.fixture
 def mlp() -> Graph:
-    """Two layers, a view and a residual: every kind of tensor but an opaque one."""
+    """A layer, two views and a residual, with nothing that a rule would fuse: every kind of tensor but an opaque one."""
     rng = np.random.default_rng(0)
     g = Graph("mlp")
     x = g.input("x", [4, 16])
     w = g.param("w", [16, 16], data=rng.standard_normal((16, 16)).astype(np.float32))
-    h = g.relu(g.mm(x, w), name="hidden")
+    h = g.mm(g.relu(x), w, name="hidden")
     flat = g.reshape(h, dims=(64,), name="flat")
-    back = g.reshape(flat, dims=(4, 16))
-    y = g.sub(back, x, name="y")
+    y = g.sub(flat, g.reshape(x, dims=(64,)), name="y")
     return g.set_outputs(y)
 
 

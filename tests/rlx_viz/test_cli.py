@@ -93,7 +93,7 @@ def test_run_writes_outputs_equal_to_numpy(rlx, mlp: Graph, mlp_file: Path, tmp_
     assert code == 0
     assert "sanitised: clean" in out
     with np.load(tmp_path / "out.npz") as got:
-        np.testing.assert_allclose(got["y"], np.maximum(x @ mlp.weights["w"], 0) - x, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got["y"], (np.maximum(x, 0) @ mlp.weights["w"] - x).ravel(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("args", "wanted"), [

@@ -1,0 +1,163 @@
+"""Owns the tables that the fusion graph is drawn from: ``layout``, ``source``, ``source_edges``, ``groups``,
+``group_edges``. Places come from ``planner_core.fusion.views``; a graph's are made once and kept with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner_core.fusion import Fusion, Modules, layered_layout, modules
+from planner_core.ir import Graph, Node
+from planner_core.memory import facts_of
+from planner_core.memory.facts import CONSTANT, PARAM
+from rlx_viz.columns import Column, StringTable
+from rlx_viz.snapshot_tables.names import Names, text_columns
+from rlx_viz.snapshot_tables.tensors import NONE, family_codes
+
+__all__ = ["MOST_DRAWN", "MOST_GROUPS", "graph_tables", "node_bytes"]
+
+MOST_GROUPS = 400
+MOST_DRAWN = 50_000
+"""Nodes above which a graph is drawn by groups only: no ``layout``, no ``source_edges``, neither places nor bytes in
+``source``."""
+_DEEPEST = 12
+_NOT_DRAWN = -1.0
+
+
+def graph_tables(
+    fusion: Fusion, legal: Graph, names: Names, strings: StringTable, families: list[str]
+) -> dict[str, dict[str, Column]]:
+    """``layout`` and the ``source`` tables up to ``MOST_DRAWN`` nodes (above: ``source`` without places and bytes); none of the
+    source if fusion changed nothing. Groups of the source always."""
+    source = fusion.source
+    drawn = max(len(source), len(legal)) <= MOST_DRAWN
+    groups = _groups(source)
+    place = _group_layout(source, groups)
+    u4 = np.uint32
+    ids = np.flatnonzero(groups.group >= 0)
+    of = groups.group[ids]
+    tables: dict[str, dict[str, Column]] = {
+        "groups": {
+            "name": strings.intern_all(names.module(n) for n in groups.names), "count": groups.count.astype(u4),
+            "layer": place[0], "x": place[1],
+            "first": ids[np.searchsorted(of, np.arange(len(groups.names)))].astype(u4),
+            "last": ids[np.searchsorted(of, np.arange(len(groups.names)), side="right") - 1].astype(u4),
+        },
+        "group_edges": {"src": groups.src.astype(u4), "dst": groups.dst.astype(u4), "bytes": groups.edge_bytes},
+    }
+    if drawn:
+        tables["layout"] = dict(zip(("layer", "x"), _layout(legal), strict=True))
+    if source is fusion.graph:
+        return tables
+    fused = np.asarray(fusion.fused_of, dtype=np.int64)
+    tables["source"] = {
+        **text_columns(source, names, strings, source=True),
+        "family": family_codes(source, families),
+        "fused": np.where(fused < 0, NONE, fused).astype(u4),
+        "group": np.where(groups.group < 0, NONE, groups.group).astype(u4),
+    }
+    if drawn:
+        ptr, flat = source.edges
+        tables["source"] |= {"bytes": node_bytes(source), **dict(zip(("layer", "x"), _layout(source), strict=True))}
+        tables["source_edges"] = {"src": flat.astype(u4), "dst": np.repeat(np.arange(len(source), dtype=u4), np.diff(ptr))}
+    return tables
+
+
+def node_bytes(graph: Graph) -> Column:
+    """Bytes of each node's value in its own dtype; 0 where an extent is unknown."""
+    found = graph._cache.get("value_bytes")
+    if found is None:
+        elements = facts_of(graph).elements.tolist()
+        sizes = [n.dtype.nbytes(e) if e >= 0 else 0 for n, e in zip(graph.nodes, elements, strict=True)]
+        found = graph._cache["value_bytes"] = np.asarray(sizes, dtype=np.float64)
+    return np.asarray(found)
+
+
+def _layout(graph: Graph) -> tuple[Column, Column]:
+    """Layer and place of each node; params and constants get layer 0 and place -1: not drawn."""
+    found: tuple[Column, Column] | None = graph._cache.get("layout")
+    if found is None:
+        found = graph._cache["layout"] = _place(graph)
+    return found
+
+
+def _place(graph: Graph) -> tuple[Column, Column]:
+    boundary = facts_of(graph).boundary
+    shown = np.flatnonzero((boundary != PARAM) & (boundary != CONSTANT))
+    number = np.full(len(graph), -1, dtype=np.int64)
+    number[shown] = np.arange(len(shown))
+    ptr, flat = graph.edges
+    src, dst = number[flat], number[np.repeat(np.arange(len(graph)), np.diff(ptr))]
+    keep = src >= 0
+    made = layered_layout(len(shown), src[keep], dst[keep])
+    layer, x = np.zeros(len(graph), dtype=np.uint32), np.full(len(graph), _NOT_DRAWN, dtype=np.float32)
+    layer[shown], x[shown] = made.layer, made.x
+    return layer, x
+
+
+# --- groups -------------------------------------------------------------------------------------------
+
+
+def _groups(source: Graph) -> Modules:
+    """Module runs at the depth that gives most groups up to ``MOST_GROUPS``; stretches of equal length if none does."""
+    found: Modules | None = source._cache.get("groups")
+    if found is None:
+        depth = _depth(source)
+        found = source._cache["groups"] = modules(source, depth) if depth else _stretches(source)
+    return found
+
+
+def _parts(n: Node) -> tuple[str, ...]:
+    """The path as ``planner_core.fusion.modules`` reads it."""
+    scope = next((s.scope for s in n.source if s.scope), "")
+    parts = [p for p in (scope or n.name).replace("/", ".").split(".") if p]
+    return tuple(parts if scope else parts[:-1])
+
+
+def _depth(source: Graph) -> int:
+    """The deepest depth with at most ``MOST_GROUPS`` runs, 0 when there is none."""
+    boundary = facts_of(source).boundary
+    runs = [0] * (_DEEPEST + 1)  # runs[d]: how often the path cut at d changes from node to node
+    last: tuple[str, ...] | None = None
+    deepest = 1
+    for n, kind in zip(source.nodes, boundary.tolist(), strict=True):
+        if kind in (PARAM, CONSTANT):
+            continue
+        parts = _parts(n) or (n.op.name,)
+        deepest = max(deepest, len(parts))
+        if last is None or parts != last:
+            for d in range(1, _DEEPEST + 1):
+                if last is None or parts[:d] != last[:d]:
+                    runs[d] += 1
+        last = parts
+    fitting = [d for d in range(1, min(deepest, _DEEPEST) + 1) if runs[d] <= MOST_GROUPS]
+    return fitting[-1] if fitting else 0
+
+
+def _stretches(source: Graph) -> Modules:
+    """``MOST_GROUPS`` runs of about equally many nodes, named by their first and last."""
+    boundary = facts_of(source).boundary
+    shown = np.flatnonzero((boundary != PARAM) & (boundary != CONSTANT))
+    group = np.full(len(source), -1, dtype=np.int64)
+    group[shown] = np.arange(len(shown)) * MOST_GROUPS // max(len(shown), 1)
+    ends = [shown[group[shown] == g][[0, -1]] for g in range(MOST_GROUPS)]
+    names = tuple(f"{source[int(a)].label} … {source[int(b)].label}" for a, b in ends)
+    ptr, flat = source.edges
+    reader = np.repeat(np.arange(len(source)), np.diff(ptr))
+    a, b = group[flat], group[reader]
+    keep = (a >= 0) & (b >= 0) & (a != b)
+    tensors = np.unique(np.stack([flat[keep], b[keep]], axis=1), axis=0)
+    edges, index = np.unique(np.stack([group[tensors[:, 0]], tensors[:, 1]], axis=1), axis=0, return_inverse=True)
+    total = np.bincount(index.reshape(-1), weights=node_bytes(source)[tensors[:, 0]], minlength=len(edges))
+    count = np.bincount(group[shown], minlength=MOST_GROUPS)
+    return Modules(group, names, count, edges[:, 0], edges[:, 1], total.astype(np.float64))
+
+
+def _group_layout(source: Graph, groups: Modules) -> tuple[Column, Column]:
+    found: Any = source._cache.get("group_layout")
+    if found is None:
+        made = layered_layout(len(groups.names), groups.src, groups.dst)
+        found = made.layer.astype(np.uint32), made.x.astype(np.float32)
+        source._cache["group_layout"] = found
+    return found[0], found[1]
