@@ -140,3 +140,27 @@ def _blocked(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     made = blocked.DequantMatMulInt8 if o.bits == 8 else blocked.DequantMatMulInt4
     yield made(ctx.operand(x, m, k), ctx.operand(w), ctx.operand(scale), ctx.operand(zero[0]) if zero else None,
                ctx.operand(n.id, m, cols), m, k, cols, o.block_size)
+
+
+@lowers("DequantMatMulFp8", moves_only=True)
+def _fp8(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, w, scale = n.inputs
+    *lead, k = ctx.dims(x)
+    m, cols = math.prod(lead), ctx.dims(w)[0]
+    if any(ctx.storage(i) is not DType.F32 for i in (x, scale, n.id)):
+        yield ctx.host(n)
+        return
+    yield blocked.DequantMatMulFp8(ctx.operand(x, m, k), ctx.operand(w), ctx.operand(scale), ctx.operand(n.id, m, cols), m, k, cols,
+                                   ctx.graph[w].dtype is DType.F8E5M2)
+
+
+@lowers("DequantMatMulNvfp4", moves_only=True)
+def _nvfp4(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
+    x, w, scale, total = n.inputs
+    *lead, k = ctx.dims(x)
+    m, cols = math.prod(lead), ctx.dims(w)[0]
+    if any(ctx.storage(i) is not DType.F32 for i in (x, total, n.id)) or ctx.storage(w) is not DType.U8:
+        yield ctx.host(n)
+        return
+    yield blocked.DequantMatMulNvfp4(ctx.operand(x, m, k), ctx.operand(w), ctx.operand(scale), ctx.flat(total),
+                                     ctx.operand(n.id, m, cols), m, k, cols)

@@ -59,6 +59,7 @@ from planner_core.ir.ops.indexing import (
 )
 from planner_core.ir.ops.losses import SoftmaxCrossEntropy, SoftmaxCrossEntropyBackward
 from planner_core.ir.ops.matmul import DequantGroupedMatMul, DequantMatMul, GroupedMatMul, MatMul
+from planner_core.ir.ops.narrow_floats import DequantMatMulFp8, DequantMatMulNvfp4
 from planner_core.ir.ops.norm import (
     BatchNorm,
     LayerNorm,
@@ -109,7 +110,7 @@ __all__ = [
     "FusedAttentionBlock", "FusedMatMulBiasAct", "GeGLU", "GroupNorm", "ResidualLayerNorm", "ResidualRmsNorm",
     "RmsNormMulSilu", "activation_step", "binary_step", "cast_step", "region_steps", "region_text", "result_of",
     "step_name", "step_operands",
-    "Fft", "Im2Col", "RngNormal", "RngUniform", "Sample", "VqAssign",
+    "DequantMatMulFp8", "DequantMatMulNvfp4", "Fft", "Im2Col", "RngNormal", "RngUniform", "Sample", "VqAssign",
     "Activation", "AdaLayerNorm", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
     "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
     "Expand", "Fma", "FusedConvBiasAct", "GatedResidual", "Gather", "GatherElements", "GatherNd", "GlobalPool",

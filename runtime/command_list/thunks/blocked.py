@@ -1,15 +1,17 @@
-"""Owns products with blockwise integer weights: dequantised a strip of rows at a time in scratch, then multiplied."""
+"""Owns products with blockwise integer and narrow float weights: dequantised a strip of rows at a time in scratch, then multiplied."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from planner_core.ir import Array, DType
+from planner_core.ir.ops.narrow_floats import E2M1, NVFP4_BLOCK
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
 
 _F32 = DType.F32.numpy
+_E2M1 = np.concatenate([E2M1, -E2M1])
 
 
 def _rows(n: int, k: int) -> int:
@@ -97,3 +99,68 @@ class DequantMatMulInt4(Thunk):
             wide = strip[:count, : self.k]
             _apply_blocks(wide, scale[part], None if zp is None else zp[part], 8, self.block_size)
             np.matmul(x, wide.T, out=dst[:, part])
+
+
+@thunk(name="DequantMatMulFp8", label="dequant_matmul_fp8", partial_extent="full_ok", where="host")
+class DequantMatMulFp8(Thunk):
+    """dst[m, n] = x (w_q scale)ᵀ with w_q [n, k] in E4M3 or, ``e5m2``, E5M2; scale [n] or [1]."""
+
+    x: In
+    w_q: In
+    scale: In
+    dst: Out
+    m: int
+    k: int
+    n: int
+    e5m2: bool
+
+    @property
+    def scratch_bytes(self) -> int:
+        return scratch_for((_rows(self.n, self.k) * self.k, _F32))
+
+    def run(self, x: Array, w_q: Array, scale: Array, dst: Array, scratch: Scratch) -> None:
+        rows = _rows(self.n, self.k)
+        strip = scratch.take((rows, self.k), _F32)
+        for r in range(0, self.n, rows):
+            part = slice(r, min(r + rows, self.n))
+            wide = strip[: part.stop - r]
+            np.copyto(wide, w_q[part], casting="unsafe")
+            np.multiply(wide, scale[part, None] if scale.size > 1 else scale, out=wide)
+            np.matmul(x, wide.T, out=dst[:, part])
+
+
+@thunk(name="DequantMatMulNvfp4", label="dequant_matmul_nvfp4", partial_extent="full_ok", where="host")
+class DequantMatMulNvfp4(Thunk):
+    """dst[m, n] = x (w_q scale)ᵀ global_scale; w_q E2M1 codes, two a byte, low nibble first, [n, k / 2]; scale E4M3
+    [n, k / 16]."""
+
+    x: In
+    w_q: In
+    scale: In
+    global_scale: In
+    dst: Out
+    m: int
+    k: int
+    n: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        rows = _rows(self.n, self.k)
+        return scratch_for((rows * self.k, _F32), (rows * self.k, np.dtype(np.intp)), (rows * (self.k // NVFP4_BLOCK), _F32))
+
+    def run(self, x: Array, w_q: Array, scale: Array, global_scale: Array, dst: Array, scratch: Scratch) -> None:
+        rows, blocks = _rows(self.n, self.k), self.k // NVFP4_BLOCK
+        strip, codes = scratch.take((rows, self.k), _F32), scratch.take((rows, self.k), np.intp)
+        wide_scale = scratch.take((rows, blocks), _F32)
+        for r in range(0, self.n, rows):
+            part = slice(r, min(r + rows, self.n))
+            count = part.stop - r
+            np.bitwise_and(w_q[part], 15, out=codes[:count, 0::2], casting="unsafe")
+            np.right_shift(w_q[part], 4, out=codes[:count, 1::2], casting="unsafe")
+            wide = strip[:count]
+            np.take(_E2M1, codes[:count], out=wide, mode="clip")
+            np.copyto(wide_scale[:count], scale[part], casting="unsafe")
+            blocked = wide.reshape(count, blocks, NVFP4_BLOCK)
+            np.multiply(blocked, wide_scale[:count, :, None], out=blocked)
+            np.matmul(x, wide.T, out=dst[:, part])
+        np.multiply(dst, global_scale, out=dst)

@@ -110,34 +110,6 @@ class Rnn(Thunk):
 # --- low-precision formats ----------------------------------------------------------------------------
 
 
-@thunk(name="DequantMatMulFp8", label="dequant_matmul_fp8", partial_extent="full_ok", where="host", pending=True)
-class DequantMatMulFp8(Thunk):
-    """dst[m, n] = x (w_q scale)ᵀ with w_q in E4M3 or, ``e5m2``, E5M2."""
-
-    x: In
-    w_q: In
-    scale: In
-    dst: Out
-    m: int
-    k: int
-    n: int
-    e5m2: bool = False
-
-
-@thunk(name="DequantMatMulNvfp4", label="dequant_matmul_nvfp4", partial_extent="full_ok", where="host", pending=True)
-class DequantMatMulNvfp4(Thunk):
-    """dst[m, n] = x (w_q scale global_scale)ᵀ with w_q in E2M1, a scale a block of 16."""
-
-    x: In
-    w_q: In
-    scale: In
-    global_scale: In
-    dst: Out
-    m: int
-    k: int
-    n: int
-
-
 @thunk(name="ScaledMatMul", label="scaled_matmul", partial_extent="no", where="host", pending=True)
 class ScaledMatMul(Thunk):
     """dst[m, n] = (lhs lhs_scale) (rhs rhs_scale)ᵀ (+ bias) in low-precision codes, scales a tensor or a block."""

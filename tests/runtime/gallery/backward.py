@@ -326,23 +326,3 @@ for _args in [
     ((1, 2, 5, 6, 7), (3, 2, 3, 2, 3), (1, 2, 1), (1, 0, 1, 1, 1, 0), (1, 1, 2), 1),
 ]:
     case(_conv_backward, ["input", "weight"], *[[v] for v in _args])
-
-# --- block weights ------------------------------------------------------------------------------------
-
-
-def _block_weights(bits: int, zeros: bool, lead: tuple[int, ...], n: int, k: int, block: int) -> Case:
-    rng, blocks = np.random.default_rng(k), -(-k // block)
-    x, scale = rand(*lead, k), (rng.random((n, blocks)) / 50 + 0.01).astype(np.float32)
-    codes, zero = ((rng.integers(-128, 128, (n, k)), rng.integers(-9, 9, (n, blocks))) if bits == 8 else
-                   (rng.integers(0, 16, (n, k)), rng.integers(0, 16, (n, blocks))))
-    of = np.arange(k) // block
-    dense = (codes - (zero[:, of] if zeros else 8 * (bits == 4))) * scale[:, of].astype(np.float64)
-    packed = np.pad(codes, [(0, 0), (0, k % 2)])
-    w = codes.astype(np.int8) if bits == 8 else (packed[:, 0::2] + 16 * packed[:, 1::2]).astype(np.uint8)
-    more = [zero.astype(w.dtype)] if zeros else []
-    return one(lambda g, *i: g.dequant_mat_mul_blocked(*i, bits=bits, block_size=block), [x, w, scale, *more],
-               x.astype(np.float64) @ dense.T)
-
-
-case(_block_weights, [8, 4], [False, True], [(1,), (2, 3)], [5], [64, 33], [32])
-case(_block_weights, [8, 4], [True], [(3,)], [1027], [515], [128])
