@@ -19,8 +19,8 @@ __all__ = ["MOST_DRAWN", "MOST_GROUPS", "graph_tables", "node_bytes"]
 
 MOST_GROUPS = 400
 MOST_DRAWN = 50_000
-"""Nodes above which a graph is drawn by groups only: no ``layout``, no ``source_edges``, neither places nor bytes in
-``source``."""
+"""Nodes above which a graph is drawn by groups only: no ``layout``, no ``source_edges``, and of ``source`` only what names and
+places a node: ``name``, ``op``, ``family``, ``fused``, ``group``."""
 _DEEPEST = 12
 _NOT_DRAWN = -1.0
 
@@ -28,7 +28,7 @@ _NOT_DRAWN = -1.0
 def graph_tables(
     fusion: Fusion, legal: Graph, names: Names, strings: StringTable, families: list[str]
 ) -> dict[str, dict[str, Column]]:
-    """``layout`` and the ``source`` tables up to ``MOST_DRAWN`` nodes (above: ``source`` without places and bytes); none of the
+    """``layout`` and the ``source`` tables up to ``MOST_DRAWN`` nodes (above: ``source`` in short); none of the
     source if fusion changed nothing. Groups of the source always."""
     source = fusion.source
     drawn = max(len(source), len(legal)) <= MOST_DRAWN
@@ -52,7 +52,7 @@ def graph_tables(
         return tables
     fused = np.asarray(fusion.fused_of, dtype=np.int64)
     tables["source"] = {
-        **text_columns(source, names, strings, source=True),
+        **{k: v for k, v in text_columns(source, names, strings, source=True).items() if drawn or k in ("name", "op")},
         "family": family_codes(source, families),
         "fused": np.where(fused < 0, NONE, fused).astype(u4),
         "group": np.where(groups.group < 0, NONE, groups.group).astype(u4),

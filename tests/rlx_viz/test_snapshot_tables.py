@@ -171,7 +171,7 @@ def test_a_large_graph_goes_without_places(monkeypatch: pytest.MonkeyPatch) -> N
     c = compiled()
     doc = rlx_viz.snapshot(c)
     assert not doc.tables.keys() & {"layout", "source_edges"}
-    assert not doc.tables["source"].keys() & {"layer", "x", "bytes"}
+    assert doc.tables["source"].keys() == {"name", "op", "family", "fused", "group"}
     check_groups(doc, c.source)
 
 
