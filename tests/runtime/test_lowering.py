@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner_core.ir import UNKNOWN, DType, Graph, Shape
+from planner_core.ir import UNKNOWN, Dim, DType, Graph, Shape
 from planner_core.ir.op import registry as ops
 from planner_core.ir.ops import REGION_STEP, region_steps
 from runtime import RunError, compile_graph, register_kernel
+from runtime.command_list.thunks.adaln import pack_lead, unpack_lead
+from runtime.command_list.thunks.packed_attention import FusedAttn
 from runtime.command_list.thunks.region import ElementwiseRegion
 from runtime.lowering import how_lowered, lower_graph
 from tests.runtime.gallery import as_written
@@ -174,3 +176,30 @@ def test_regions_carry_the_words_of_the_command_list() -> None:
     assert (t.num_inputs, t.num_steps, t.scalar_input_mask, t.input_modulus, t.is_dense) == (3, 3, 4, (0, 3, 0), False)
     assert t.chain == (2, 0, 0, 1, 0, 1, REGION_STEP, 0, 2, 2, REGION_STEP + 1, 2)
     assert t.input_offs == tuple(o.offset // 4 for o in t.inputs)
+
+
+def test_labels_and_gradient_indices_out_of_range_name_the_place() -> None:
+    g = Graph("g")
+    x, labels = g.input("x", (2, 3)), g.input("t", (2,), DType.I32)
+    g.set_outputs(g.softmax_cross_entropy(x, labels, name="loss"))
+    with pytest.raises(RunError, match=r"softmax_cross_entropy_with_logits .*'loss'.*label 3 is outside \[-3, 3\)"):
+        as_written(g).run({"x": np.zeros((2, 3), np.float32), "t": np.asarray([0, 3], np.int32)})
+    g = Graph("g")
+    dy, idx = g.input("dy", (2, 3)), g.input("i", (2,), DType.I32)
+    g.set_outputs(g.gather_backward(dy, idx, axis=0, extent=Dim(4), name="grad"))
+    with pytest.raises(RunError, match=r"gather_backward .*'grad'.*index -5 is outside \[-4, 4\)"):
+        as_written(g).run({"dy": np.zeros((2, 3), np.float32), "i": np.asarray([0, -5], np.int32)})
+
+
+def test_packed_attention_carries_its_scale_as_bits() -> None:
+    g = Graph("g")
+    g.set_outputs(g.fused_attention_block(g.input("x", (1, 2, 12)), num_heads=2, head_dim=2, score_scale=0.25))
+    (t,) = as_written(g).commands.thunks
+    assert isinstance(t, FusedAttn)
+    assert (t.scale_bits, t.score_scale, t.has_rope) == (0x3E800000, 0.25, False)
+
+
+def test_modulations_carry_their_lead_dims() -> None:
+    assert pack_lead((2, 5), (2, 1)) == (2, 2, 5, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1)
+    assert pack_lead((2, 5), (5,))[9:11] == (1, 5)
+    assert unpack_lead(pack_lead((3, 2, 5), (3, 1, 1))) == ((3, 2, 5), (3, 1, 1))
