@@ -106,6 +106,9 @@ def _scaled(g: Draft, n: NodeId, op: Binary, limits: Limits) -> Outcome:
     conv, factor = (b, a) if op.kind == "mul" and not _is_conv(g, a) else (a, b)
     if not _is_conv(g, conv) or not g.static[factor] or not per_channel(g, factor, conv):
         return None
+    reader = g.only_reader(n)
+    if reader is not None and g.kind(reader) == "max" and conv in g.inputs(reader):
+        return None  # a leaky ReLU, which conv_bias_act takes whole
     if (stop := _scalable(g, conv, [factor], limits)) is not None:
         return stop
     r = Rewrite(g, n)

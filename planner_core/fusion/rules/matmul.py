@@ -25,6 +25,7 @@ from planner_core.ir.shape import dim
 from planner_core.target import Target
 
 _NOT_METAL = frozenset(Target) - {Target.METAL}
+_FOLDING = ("MatMul", "TransposedMatMul")
 MOST_READERS = 16
 """Readers of a transpose that are looked at."""
 
@@ -120,11 +121,13 @@ def _blocks(r: Rewrite, codes: NodeId, vectors: tuple[NodeId, NodeId | None], tu
 
 
 @rule(anchors=("Binary", "Activation"), group="matmul",
-      reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.EPILOGUE, Refusal.ACTIVATION, Refusal.BROADCAST, Refusal.DTYPE, Refusal.RANK))
+      reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.EPILOGUE, Refusal.ACTIVATION, Refusal.BROADCAST, Refusal.DTYPE, Refusal.RANK,
+               Refusal.LAYOUT))
 def matmul_bias_act(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product, its bias and its activation become one kernel; the bias at its sum, the activation at itself.
 
-    Without a bias the activation brings one of zeros. The weight is a matrix; a residual is another kernel's.
+    Without a bias the activation brings one of zeros. The weight is a matrix; a residual is another kernel's. A product
+    that can read an operand transposed stays plain: writing the transpose would cost more than the sum saves.
     """
     op, ins = g.op(n), g.inputs(n)
     if isinstance(op, Activation):
@@ -149,6 +152,9 @@ def _fusable(g: Draft, product: NodeId, limits: Limits) -> Refused | None:
     w = g.shape(g.inputs(product)[1])
     if w.rank != 2:
         return Refused(Refusal.RANK, product, facts=(("weight", str(w)),))
+    for i in g.inputs(product)[:2]:
+        if g.op(product).name == "MatMul" and _folds(g, product, i, limits):
+            return Refused(Refusal.LAYOUT, i)  # a plain product need not write the transpose, which costs more
     return g.shared(product)
 
 
@@ -199,13 +205,9 @@ def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     turns = [op.trans_a, op.trans_b] if isinstance(op, TransposedMatMul) else [False, False]
     stopped, took = None, False
     for side, i in enumerate(ins):
-        t = g.op(i)
-        if not isinstance(t, Transpose) or g.shape(ins[1 - side]).rank < 2:
+        if not _swaps(g, i) or g.shape(ins[1 - side]).rank < 2:
             continue
-        rank = len(t.perm)
-        if rank < 2 or t.perm != (*range(rank - 2), rank - 1, rank - 2):
-            continue
-        why = _kept(g, i, ("MatMul", "TransposedMatMul"))
+        why = _kept(g, i, _FOLDING)
         if why is not None:
             stopped = stopped or why
             continue
@@ -231,6 +233,23 @@ def bank_transposes(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return stop
     r = Rewrite(g, n)
     return r.replace(n, r.add(TransposedGroupedMatMul(), x, g.inputs(w)[0], idx))
+
+
+def _swaps(g: Draft, n: NodeId) -> bool:
+    """A transpose that exchanges the last two axes."""
+    op = g.op(n)
+    if not isinstance(op, Transpose) or len(op.perm) < 2:
+        return False
+    rank = len(op.perm)
+    return op.perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _folds(g: Draft, product: NodeId, i: NodeId, limits: Limits) -> bool:
+    """A plain product would read this operand through its transpose: this file's rule, or on Metal the memory plan."""
+    if not _swaps(g, i) or _kept(g, i, _FOLDING) is not None:
+        return False
+    return limits.target is not Target.METAL or (
+        g.only_reader(i) == product and all(g.shape(x).rank == 2 for x in g.inputs(product)))
 
 
 def _kept(g: Draft, t: NodeId, products: tuple[str, ...]) -> Refused | None:

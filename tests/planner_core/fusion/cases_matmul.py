@@ -44,6 +44,14 @@ def transposed(*, side: str = "b", rank: int = 2, shared: bool = False, output: 
     return g.set_outputs(g.mm(a, b), *more)
 
 
+def turned_weight(data: bool) -> Graph:
+    """A linear layer as exporters write it: the weight transposed, then a bias."""
+    g = Graph("turned")
+    known = np.arange(12, dtype=np.float32).reshape(4, 3) if data else None
+    w = g.transpose(g.param("w", (4, 3), data=known), perm=(1, 0))
+    return g.set_outputs(g.add(g.mm(g.input("x", (2, 3)), w), g.param("b", (4,))))
+
+
 def tied() -> Graph:
     """Known data, but the weight is read as it is too: baking would make a second copy."""
     g = Graph("tied")
@@ -101,6 +109,7 @@ APPLIED = [
     Applied("matmul_bias_act", lambda: product((1, 1, 4), "gelu_approx", left=True), made=FUSED, times=2, id="bias on the left"),
     Applied("matmul_bias_act", lambda: product(activation="leaky_relu", alpha=0.1), made=FUSED, times=2, id="slope"),
     Applied("matmul_bias_act", lambda: product(None, "silu"), made=FUSED, gone=("Activation(silu)",), id="no bias"),
+    Applied("matmul_bias_act", lambda: turned_weight(True), made=FUSED, id="weight transposed ahead"),
     Applied("transpose_into_matmul", transposed, made=("TransposedMatMul",), gone=("Transpose",), id="b"),
     Applied("transpose_into_matmul", lambda: transposed(side="a"), made=("TransposedMatMul",), gone=("Transpose",), id="a"),
     Applied("transpose_into_matmul", lambda: transposed(side="ab", rank=3, static=False), gone=("Transpose",), id="batched"),
@@ -120,6 +129,7 @@ REFUSED = [
     Refused("matmul_bias_act", Refusal.EPILOGUE, two_activations),
     Refused("matmul_bias_act", Refusal.BROADCAST, lambda: product((5, 1))),
     Refused("matmul_bias_act", Refusal.DTYPE, lambda: product(dtype=DType.F64)),
+    Refused("matmul_bias_act", Refusal.LAYOUT, lambda: turned_weight(False)),
     Refused("matmul_bias_act", Refusal.RANK, lambda: product(w=(2, 3, 4))),
     Refused("transpose_into_matmul", Refusal.SHARED, lambda: transposed(shared=True)),
     Refused("transpose_into_matmul", Refusal.OUTPUT, lambda: transposed(output=True)),
