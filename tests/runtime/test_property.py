@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner_core.ir import DType, Graph
-from runtime import compile_graph
+from planner_core.ir import DType, Graph, QuantScheme
+from planner_core.ir.packed import random_blocks
+from planner_core.memory import Target
+from planner_core.options import options_of
+from runtime import CompileOptions, compile_graph
+from runtime.compile import GROUPS
 
 UNARY = ["relu", "sigmoid", "tanh", "gelu", "silu", "neg", "abs", "hardswish", "sin", "softplus", "floor"]
 DIMS = st.sampled_from([1, 2, 3, 5])
@@ -38,7 +46,8 @@ def step(draw: st.DrawFn, g: Graph, pool: list[int], k: int) -> int | None:
     kind = draw(st.sampled_from([
         "unary", "binary", "compare", "matmul", "reshape", "transpose", "narrow", "concat", "reduce", "softmax",
         "norm", "conv", "depthwise", "pool", "expand", "gather", "pad", "reverse", "where", "cumsum", "slice", "cast",
-        "arg", "fused"]))
+        "arg", "fused", "rms", "attention", "rope", "packed", "gated", "grouped", "topk", "conv3d", "conv_transpose",
+        "resize", "scatter", "fma", "cse", "residual_norm", "bias_act", "batch_norm", "chain", "dead", "group_norm"]))
     if kind == "unary":
         return g.activation(x, kind=draw(st.sampled_from(UNARY)))
     if kind == "binary":
@@ -84,6 +93,8 @@ def step(draw: st.DrawFn, g: Graph, pool: list[int], k: int) -> int | None:
         return g.cast(g.cast(g.tanh(x), to=DType.I32), to=DType.F32)
     if kind == "arg":
         return g.cast(g.arg_reduce(x, kind="max", axis=axis, keepdims=True), to=DType.F32)
+    if kind in MORE:
+        return MORE[kind](draw, g, x, weight)
     if len(dims) != 4:
         return None
     if kind == "conv":
@@ -96,9 +107,171 @@ def step(draw: st.DrawFn, g: Graph, pool: list[int], k: int) -> int | None:
     return g.pool2d(x, kind=draw(st.sampled_from(["max", "mean"])), kernel=(2, 2), strides=(1, 1), pads=(1, 1, 1, 1))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(graphs(), st.integers(0, 99), st.booleans())
-def test_audited_run_equals_op_by_op_evaluation(g: Graph, seed: int, no_reuse: bool) -> None:
+Weight = Callable[..., int]
+
+
+def _rows(g: Graph, x: int, width: int) -> int:
+    """x as rows of ``width``: through a product with ones, so that it depends on all of x."""
+    ones = g.param(f"ones{len(g)}", (g[x].shape.sizes[-1], width),
+                   data=np.linspace(-1, 1, g[x].shape.sizes[-1] * width, dtype=np.float32).reshape(-1, width))
+    flat = g.reshape(x, dims=(g[x].shape.numel // g[x].shape.sizes[-1], g[x].shape.sizes[-1]))
+    return g.mm(flat, ones)
+
+
+def _attention(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    rows = _rows(g, x, 12)
+    q, k, v = (g.reshape(g.narrow(rows, axis=1, start=s, len=4), dims=(1, g[rows].shape.sizes[0], 4)) for s in (0, 4, 8))
+    kind = draw(st.sampled_from(["none", "causal", "sliding_window"]))
+    window = {"window": 1} if kind == "sliding_window" else {}
+    return g.attention(q, k, v, num_heads=2, head_dim=2, mask_kind=kind, softcap=draw(st.sampled_from([0.0, 5.0])), **window)
+
+
+def _rope(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    rows = _rows(g, x, 8)
+    cut = g.narrow(rows, axis=1, start=draw(st.sampled_from([0, 4])), len=4)
+    count = g[rows].shape.sizes[0]
+    return g.rope(cut, weight(count, 2), weight(count, 2), head_dim=4, n_rot=4, interleaved=draw(st.booleans()))
+
+
+def _packed(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    scheme = draw(st.sampled_from([QuantScheme.Q4_0, QuantScheme.Q8_0, QuantScheme.Q5_0]))
+    data = random_blocks(np.random.default_rng(len(g)), scheme, 3, 32)
+    return g.dequant_mat_mul(_rows(g, x, 32), g.param(f"q{len(g)}", data.shape, DType.U8, data), n=3, scheme=scheme)
+
+
+def _gated(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    rows = _rows(g, x, 6)
+    a, b = (g.narrow(rows, axis=1, start=s, len=3) for s in (0, 3))
+    if draw(st.booleans()):
+        return g.swi_g_l_u(rows, gate_first=draw(st.booleans()))
+    return g.mul(g.activation(a, kind=draw(st.sampled_from(["silu", "gelu", "gelu_approx"]))), b)
+
+
+def _grouped(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    rows = _rows(g, x, 3)
+    experts = g.constant(np.arange(g[rows].shape.sizes[0]) % 2, DType.I64)
+    bank = weight(2, 3, 4) if draw(st.booleans()) else g.transpose(weight(2, 4, 3), perm=(0, 2, 1))
+    return g.grouped_mat_mul(rows, bank, experts)
+
+
+def _volume(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    v = g.reshape(_rows(g, x, 8), dims=(1, g[x].shape.numel // g[x].shape.sizes[-1], 2, 2, 2))
+    c = g.conv3d(v, weight(2, g[v].shape.sizes[1], 1, 2, 1), strides=(1, 1, 1), pads=(0,) * 6, dilations=(1, 1, 1))
+    return g.max(c, g.mul(c, g.constant(0.1))) if draw(st.booleans()) else c
+
+
+def _image(g: Graph, x: int) -> int:
+    return g.reshape(_rows(g, x, 4), dims=(1, g[x].shape.numel // g[x].shape.sizes[-1], 2, 2))
+
+
+def _conv_transpose(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    image = _image(g, x)
+    return g.conv_transpose2d(image, weight(g[image].shape.sizes[1], 2, 2, 2), strides=(2, 2), pads=(0, 0, 0, 0),
+                              dilations=(1, 1))
+
+
+def _batch_norm(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    image = _image(g, x)
+    c = g.conv(image, weight(3, g[image].shape.sizes[1], 1, 1), strides=(1, 1), pads=(0,) * 4, dilations=(1, 1))
+    var = g.param(f"var{len(g)}", (3,), data=np.asarray([0.5, 1, 2], np.float32))
+    y = g.batch_norm(c, weight(3), weight(3), weight(3), var)
+    return g.relu(g.add(y, c)) if draw(st.booleans()) else g.relu(y)
+
+
+def _group_norm(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    image = g.reshape(_rows(g, x, 8), dims=(g[x].shape.numel // g[x].shape.sizes[-1], 4, 1, 2))
+    return g.group_norm(image, weight(4), weight(4), groups=2, eps=0.1)
+
+
+def _resize(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    up = g.resize_nearest(_image(g, x), factors=(1, 1, 2, 2))
+    return g.relu(g.add(up, weight(1, 1, 4, 4))) if draw(st.booleans()) else up
+
+
+def _scatter(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    rows = _rows(g, x, 3)
+    at = g.constant(np.zeros((1, 3), np.int64), DType.I64)
+    return g.scatter_elements(rows, at, weight(1, 3), axis=0, reduction=draw(st.sampled_from(["none", "add"])))
+
+
+def _residual_norm(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    rows = _rows(g, x, 4)
+    total = g.add(rows, g.mm(rows, weight(4, 4)))
+    if draw(st.booleans()):
+        total = g.add(total, weight(4))
+    y = g.rms_norm(total, weight(4), eps=0.1) if draw(st.booleans()) else g.layer_norm(total, weight(4), weight(4), eps=0.1)
+    return g.add(y, total) if draw(st.booleans()) else y
+
+
+def _bias_act(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    y = g.mm(_rows(g, x, 4), weight(4, 5) if draw(st.booleans()) else g.transpose(weight(5, 4), perm=(1, 0)))
+    return g.activation(g.add(y, weight(5)), kind=draw(st.sampled_from(["relu", "gelu", "silu"])))
+
+
+def _chain(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    y = x
+    for _ in range(draw(st.integers(2, 5))):
+        y = g.activation(y, kind=draw(st.sampled_from(["tanh", "sigmoid", "relu", "abs"]))) if draw(st.booleans()) else (
+            g.binary(y, draw(st.sampled_from([x, weight(g[x].shape.sizes[-1])])), kind=draw(st.sampled_from(["add", "mul", "sub"]))))
+    return y
+
+
+def _dead(draw: st.DrawFn, g: Graph, x: int, weight: Weight) -> int:
+    g.exp(g.neg(x))
+    return g.abs(x)
+
+
+MORE: dict[str, Callable[[st.DrawFn, Graph, int, Weight], int]] = {
+    "rms": lambda draw, g, x, w: g.rms_norm(x, w(g[x].shape.sizes[-1]), eps=0.1),
+    "attention": _attention, "rope": _rope, "packed": _packed, "gated": _gated, "grouped": _grouped,
+    "topk": lambda draw, g, x, w: g.top_k(x, k=1, largest=draw(st.booleans()), values=True),
+    "conv3d": _volume, "conv_transpose": _conv_transpose, "resize": _resize, "scatter": _scatter,
+    "fma": lambda draw, g, x, w: g.fma(x, w(g[x].shape.sizes[-1]), x),
+    "cse": lambda draw, g, x, w: g.add(g.tanh(g.abs(x)), g.tanh(g.abs(x))),
+    "residual_norm": _residual_norm, "bias_act": _bias_act, "batch_norm": _batch_norm, "chain": _chain, "dead": _dead,
+    "group_norm": _group_norm,
+}
+FLAGS = [(o.name, stage) for stage, cls in GROUPS.items() for o in options_of(cls)
+         if o.type == "bool" and not o.name.startswith(("allocate_", "print_", "verbose", "verify_"))]
+
+
+@st.composite
+def compile_options(draw: st.DrawFn) -> CompileOptions:
+    """A target, and any of its switches flipped."""
+    made = CompileOptions.for_target(draw(st.sampled_from(list(Target))), environ={})
+    for name in draw(st.lists(st.sampled_from([n for n, _ in FLAGS]), max_size=4, unique=True)):
+        stage = dict(FLAGS)[name]
+        group = getattr(made, stage)
+        made = dataclasses.replace(made, **{stage: dataclasses.replace(group, **{name: not getattr(group, name)})})
+    return made
+
+
+def all_stages_equal_evaluation(g: Graph, options: CompileOptions, seed: int) -> None:
+    feed, values = evaluated(g, seed)
+    got = compile_graph(g, options).run(feed, sanitize=True)
+    for name, node in zip(g.output_names, g.outputs, strict=True):
+        want = values[node]
+        np.testing.assert_allclose(got[name], want, rtol=1e-3, atol=2e-4 * max(1.0, float(np.abs(want).max(initial=0))))
+
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=QUIET)
+@given(graphs(), compile_options(), st.integers(0, 99))
+def test_every_stage_with_random_options_equals_evaluation(g: Graph, options: CompileOptions, seed: int) -> None:
+    all_stages_equal_evaluation(g, options, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, suppress_health_check=QUIET)
+@given(graphs(), compile_options(), st.integers(0, 999))
+def test_every_stage_with_random_options_equals_evaluation_at_length(g: Graph, options: CompileOptions, seed: int) -> None:
+    all_stages_equal_evaluation(g, options, seed)
+
+
+def evaluated(g: Graph, seed: int) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Random inputs, and every node's value by plain evaluation, one op after the other."""
     rng = np.random.default_rng(seed)
     feed = {g[i].name: rng.standard_normal(g[i].shape.sizes).astype(np.float32) for i in g.inputs}
     values: list[np.ndarray] = []
@@ -108,6 +281,13 @@ def test_audited_run_equals_op_by_op_evaluation(g: Graph, seed: int, no_reuse: b
                 values.append(feed[n.name] if n.name in feed else g.weights[n.name])
             else:
                 values.append(n.op.evaluate(*[values[i] for i in n.inputs]))
+    return feed, values
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(graphs(), st.integers(0, 99), st.booleans())
+def test_audited_run_equals_op_by_op_evaluation(g: Graph, seed: int, no_reuse: bool) -> None:
+    feed, values = evaluated(g, seed)
     got = compile_graph(g).with_options(arena_no_reuse=no_reuse).run(feed, sanitize=True)
     for name, node in zip(g.output_names, g.outputs, strict=True):
         np.testing.assert_allclose(got[name], values[node], rtol=2e-4, atol=2e-5 * max(1.0, float(np.abs(values[node]).max())))
