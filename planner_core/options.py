@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,9 +15,10 @@ from planner_core.errors import OptionError
 __all__ = ["OptionInfo", "coerce_option", "env_overrides", "option", "options_of"]
 
 
-def option(default: Any, *, help: str, group: str, env: str = "", choices: tuple[Any, ...] = (),
+def option(default: Any, *, help: str, group: str, env: str = "", choices: Collection[Any] = (),
            cache_key: bool = True) -> Any:
-    """A dataclass field that is an option; ``env`` names the variables that presets read, ``|``-separated."""
+    """A dataclass field that is an option; ``env`` names the variables that presets read, ``|``-separated.
+    ``choices`` may be a live collection, read anew each time."""
     return dataclasses.field(
         default=default,
         metadata={"option": True, "help": help, "group": group, "env": env, "choices": choices,

@@ -20,7 +20,9 @@ from planner_core.memory.facts import (
     facts_of,
 )
 from planner_core.memory.options import PlanOptions
-from planner_core.memory.placement import STRATEGIES, first_fit_scan
+from planner_core.memory.placement import first_fit_scan
+from planner_core.memory.placement.registry import run
+from planner_core.memory.placement.validate import require_valid
 from planner_core.memory.plan import ARENA, NO_SLOT, WEIGHTS, MemoryPlan
 from planner_core.memory.problem import Budget, Problem
 from planner_core.memory.rules import live_state
@@ -110,10 +112,11 @@ def plan_graph(
         ids = np.flatnonzero(space == region)
         problem = Problem.of(ranges.birth[ids], ranges.death[ids], size[ids], alignment=options.alignment,
                              guard=guard[ids])
-        offset[ids] = _place(problem, options, no_reuse, graph, ids)
+        offset[ids], proved = _place(problem, options, no_reuse, graph, ids)
         heights[region] = problem.height(offset[ids])
         if region == ARENA:
             bound, bound_step = lower_bound(problem)
+            bound = max(bound, proved)
     plan = MemoryPlan(
         options=options, birth=ranges.birth, death=ranges.death, last_read=ranges.last_read, root=f.root,
         view_offset=view_offset, space=space, offset=offset, size=size, guard=guard, storage=storage,
@@ -136,16 +139,18 @@ def _without_views(f: GraphFacts) -> GraphFacts:
                                view_elements=np.zeros(count, dtype=np.int64))
 
 
-def _place(problem: Problem, options: PlanOptions, no_reuse: bool, graph: Graph, ids: I64) -> I64:
+def _place(problem: Problem, options: PlanOptions, no_reuse: bool, graph: Graph, ids: I64) -> tuple[I64, int]:
+    """Offsets, and the bound that the strategy proved (0: none)."""
     if no_reuse:
         order = np.lexsort((np.arange(len(problem)), -problem.size))
         span = align_up(problem.size + problem.guard, options.alignment)[order]
         offsets = np.zeros(len(problem), dtype=np.int64)
         offsets[order] = np.cumsum(span) - span
-        return offsets
-    strategy = STRATEGIES[options.placement]
-    offsets = strategy(problem, Budget())
-    if options.verify_placement:
+        return offsets, 0
+    offsets, proved = run(options.placement, problem, Budget())
+    if options.placement != "first_fit":
+        require_valid(problem, offsets, options.placement)
+    elif options.verify_placement:
         plain = first_fit_scan(problem)
         differ = np.flatnonzero(plain != offsets)
         if len(differ):
@@ -153,7 +158,7 @@ def _place(problem: Problem, options: PlanOptions, no_reuse: bool, graph: Graph,
             n = graph[int(ids[k])]
             raise PlanError(f"placement check: {len(differ)} offsets differ from the plain scan, first {n.op.name} "
                             f"{n.label}: got {offsets[k]}, wanted {plain[k]}. Please report this graph.")
-    return offsets
+    return offsets, proved
 
 
 def _safety_pass(plan: MemoryPlan, graph: Graph) -> None:

@@ -1,9 +1,13 @@
-"""Owns ``Problem``: a placement problem as arrays, and the types that strategies share."""
+"""Owns ``Problem``: a placement problem as arrays, and the types that strategies share.
+
+Files: ``placement/problem_csv.py``. Strategies: ``placement/``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -58,6 +62,23 @@ class Problem:
                    np.full(n, alignment, np.int64), np.broadcast_to(np.asarray(guard, np.int64), (n,)).copy(),
                    np.full(n, -1, np.int64))
 
+    @classmethod
+    def from_csv(cls, source: str | PathLike[str]) -> Problem:
+        """Read an ``id,lower,upper,size[,offset]`` file (lifetimes half-open); ``PlanError`` names the line.
+
+        ``source`` is a path, or the text itself where it holds a line break. An ``offset`` fixes a buffer;
+        columns ``alignment`` and ``guard`` may follow (1 and 0 without).
+        """
+        from planner_core.memory.placement.problem_csv import read_problem
+
+        return read_problem(source)[0]
+
+    def to_csv(self, path: str | PathLike[str] | None = None, offsets: Offsets | None = None) -> str:
+        """The text of that file, written to ``path`` if one is given; ``offsets`` fills the offset column."""
+        from planner_core.memory.placement.problem_csv import write_problem
+
+        return write_problem(self, path, offsets)
+
     def height(self, offsets: Offsets) -> int:
         """Furthest end, guard included."""
         return int((offsets + self.size + self.guard).max()) if len(self) else 0
@@ -65,12 +86,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a search: wall seconds, deterministic work units, a seed, a callable that says stop."""
+    """Limits of a search: wall seconds, deterministic work units, a seed, a callable that says stop; and
+    ``target``, an arena size that is good enough (a search that reaches it stops)."""
 
     seconds: float | None = None
     work: int | None = None
     seed: int = 0
     cancel: Callable[[], bool] | None = None
+    target: int | None = None
 
 
 Strategy = Callable[[Problem, Budget], Offsets]

@@ -11,6 +11,7 @@ from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
 from planner_core.memory.elide import elided_transposes
 from planner_core.memory.facts import CONSTANT, DTYPES, I64, INPUT, NOT_BOUNDARY, PARAM, Mask, facts_of
+from planner_core.memory.placement.validate import meeting_rows
 from planner_core.memory.plan import NO_SLOT, SPACES, MemoryPlan
 from planner_core.memory.rules import static_mask
 from planner_core.memory.widths import MIN_GUARD
@@ -153,86 +154,13 @@ def _ranges(graph: Graph, plan: MemoryPlan, elided: Mask, out: list[Violation]) 
 
 
 def _overlaps(graph: Graph, plan: MemoryPlan, space: int, out: list[Violation]) -> None:
-    """Report buffers that share bytes (guards counted) at a step, at least one pair if there is any.
-
-    A binary tree over steps: a buffer *covers* the O(log) nodes that make up its live range and lies *below*
-    the nodes above them. Two buffers meet in time exactly where one covers a node that the other covers or
-    lies below, so that each node needs one sort by offset: O(K log T log K), a few NumPy calls a level.
-    """
+    """Report buffers that share bytes (guards counted) at a step, at least one pair if there is any."""
     who = plan.buffers(space)
     start, end = plan.offset[who], (plan.offset + plan.size + plan.guard)[who]
-    birth, death = plan.birth[who], plan.death[who]
-    who, start, end, birth, death = _alias_rows(plan, who, start, end, birth, death)
-    busy = (end > start) & (birth <= death)
-    who, start, end, birth, death = who[busy], start[busy], end[busy], birth[busy], death[busy]
-    order = np.argsort(start, kind="stable")
-    who, start, end, birth, death = who[order], start[order], end[order], birth[order], death[order]
-    if not np.any(end[:-1] > start[1:]):
-        return  # all apart, whenever they live
-    leaves = 1 << int(death.max() - birth.min()).bit_length()
-    base = leaves - int(birth.min())
-    cover_node, cover_row = _cover(birth + base, death + base)
-    covered = np.zeros(2 * leaves, dtype=bool)
-    covered[cover_node] = True
-    below_node, below_row = _below(birth + base, death + base, covered)
-
-    count = len(who)
-    by_node = np.argsort(cover_node * count + cover_row)  # rows are in offset order
-    node, row = cover_node[by_node], cover_row[by_node]
-    pairs: set[tuple[int, int]] = set()
-
-    def meet(a: I64, b: I64) -> None:
-        hit = (start[a] < end[b]) & (start[b] < end[a])
-        pairs.update(zip(who[a[hit]].tolist(), who[b[hit]].tolist(), strict=True))
-
-    same = node[1:] == node[:-1]
-    meet(row[:-1][same], row[1:][same])
-    after = np.searchsorted(node * count + row, below_node * count + below_row)
-    for at in (after - 1, after):
-        inside = (at >= 0) & (at < len(node))
-        at, r = at[inside], below_row[inside]
-        same = node[at] == below_node[inside]
-        meet(row[at[same]], r[same])
-    for a, b in sorted({(min(p), max(p)) for p in pairs}):
+    who, start, end, birth, death = _alias_rows(plan, who, start, end, plan.birth[who], plan.death[who])
+    met = {(int(who[a]), int(who[b])) for a, b in meeting_rows(start, end, birth, death)}
+    for a, b in sorted({(min(p), max(p)) for p in met}):
         _report_pair(graph, plan, a, b, out)
-
-
-def _cover(left: I64, right: I64) -> tuple[I64, I64]:
-    """The tree nodes whose spans make up each row's leaves ``left..right``, with the rows."""
-    nodes, rows = [], []
-    row = np.arange(len(left), dtype=np.int64)
-    a, b = left.copy(), right + 1
-    while len(row):
-        odd = (a & 1) == 1
-        nodes.append(a[odd])
-        rows.append(row[odd])
-        a = (a + 1) >> 1
-        odd = (b & 1) == 1
-        nodes.append(b[odd] - 1)
-        rows.append(row[odd])
-        b >>= 1
-        left_over = a < b
-        a, b, row = a[left_over], b[left_over], row[left_over]
-    return np.concatenate(nodes), np.concatenate(rows)
-
-
-def _below(left: I64, right: I64, covered: Mask) -> tuple[I64, I64]:
-    """The covered tree nodes that hold some, not all, of their steps within each row's leaves."""
-    nodes, rows = [], []
-    row = np.arange(len(left), dtype=np.int64)
-    level = 0
-    a, b = left, right
-    while len(a) and int(a[0]) > 1:
-        level += 1
-        a, b = a >> 1, b >> 1
-        for p, other in ((a, None), (b, a)):
-            part = covered[p] & (((p << level) < left) | (((p + 1) << level) - 1 > right))
-            if other is not None:
-                part &= p != other
-            nodes.append(p[part])
-            rows.append(row[part])
-    empty = np.zeros(0, dtype=np.int64)
-    return (np.concatenate(nodes), np.concatenate(rows)) if nodes else (empty, empty)
 
 
 def _alias_rows(plan: MemoryPlan, who: I64, *columns: I64) -> tuple[I64, ...]:

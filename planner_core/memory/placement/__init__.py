@@ -1,9 +1,17 @@
-"""Placement strategies: functions ``(problem, budget) -> offsets``, each checked by the validator."""
+"""Placement strategies: functions ``(problem, budget) -> offsets``, each checked by the validator.
 
+Start at ``solve``; bring your own with ``@strategy(name, doc)``.
+"""
+
+from planner_core.memory.placement import greedy
 from planner_core.memory.placement.first_fit import first_fit
+from planner_core.memory.placement.registry import DOCS, STRATEGIES, Prover, strategy, strategy_named
 from planner_core.memory.placement.scan import first_fit_scan
-from planner_core.memory.problem import Strategy
+from planner_core.memory.placement.solve import Solution, compare, solve
+from planner_core.memory.placement.validate import complaints, require_valid
+from planner_core.memory.problem import Budget, Problem, Strategy
 
-STRATEGIES: dict[str, Strategy] = {"first_fit": first_fit}
-
-__all__ = ["STRATEGIES", "first_fit", "first_fit_scan"]
+__all__ = [
+    "DOCS", "STRATEGIES", "Budget", "Problem", "Prover", "Solution", "Strategy", "compare", "complaints", "first_fit",
+    "first_fit_scan", "greedy", "require_valid", "solve", "strategy", "strategy_named",
+]

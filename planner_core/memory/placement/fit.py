@@ -1,0 +1,187 @@
+"""Owns placing buffers in an order: each at the offset that a fit rule picks, in near-linear time.
+
+Occupied bytes are kept in a binary tree over time. Each tree node holds two sets of disjoint byte
+intervals: ``cover``, of buffers that live through the node's whole span, and ``some``, of buffers that
+live at any step of it. A buffer's rivals are then the ``some`` of the O(log T) nodes that make up its live
+range and the ``cover`` of the nodes above them. Touching intervals merge, so the sets stay short.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from planner_core.memory.placement import jit
+from planner_core.memory.placement.structure import neighbours, pair_count
+from planner_core.memory.problem import I64, Offsets, Problem
+
+__all__ = ["FEW", "FITS", "MANY_PAIRS", "Placer", "place", "place_plain"]
+
+_Intervals = list[int]
+"""Disjoint ``[start, end)`` that don't touch, flat: start, end, start, end, … in rising order."""
+
+
+def _insert(where: _Intervals, start: int, end: int) -> None:
+    """Add ``[start, end)``, merging what it touches."""
+    lo, hi = bisect_left(where, start), bisect_right(where, end)
+    if lo == hi and lo & 1:
+        return  # within one interval
+    # an odd index is inside (or at the end of) an interval, which then keeps its own bound
+    if lo & 1:
+        where[lo:hi] = () if hi & 1 else (end,)
+    else:
+        where[lo:hi] = (start,) if hi & 1 else (start, end)
+
+
+FITS = ("first", "best", "last_best", "top")
+"""first: the lowest gap that fits. best: the smallest gap that fits, the lowest of equals; last_best: the highest
+of equals. top: above everything live at the same time. Where no gap fits, all go above what is there."""
+
+FEW, MANY_PAIRS = 20_000, 150_000_000
+"""Below ``FEW`` buffers loading numba costs more than it saves; above ``MANY_PAIRS`` meetings lists of neighbours
+take gigabytes. The tree does both."""
+
+
+def place(problem: Problem, order: I64, fit: str = "first") -> Offsets:
+    """Fixed buffers stay, the others go in ``order``, each where the fit rule (one of ``FITS``) says.
+
+    O(K log T) expected for K merged intervals met. Compiled, where numba is installed: a sorted list of placed
+    neighbours a buffer instead of the tree; same offsets.
+    """
+    return Placer(problem, FEW).place(order, fit)
+
+
+class Placer:
+    """Places one problem in many orders; lists of neighbours are made once, where they pay."""
+
+    def __init__(self, problem: Problem, few: int = 0) -> None:
+        self.problem = problem
+        self.lists: tuple[I64, npt.NDArray[np.int32]] | None = None
+        if jit.COMPILED and len(problem) >= max(few, 2) and pair_count(problem) <= MANY_PAIRS:
+            self.lists = neighbours(problem)
+
+    def place(self, order: I64, fit: str = "first") -> Offsets:
+        p = self.problem
+        order = order[np.argsort(p.fixed[order] < 0, kind="stable")]
+        if self.lists is None:
+            return place_plain(p, order, fit)
+        from planner_core.memory.placement.kernels import place_in_order
+
+        offsets = np.full(len(p), -1, dtype=np.int64)
+        place_in_order(order, *self.lists, p.size + p.guard, p.alignment, p.fixed, FITS.index(fit), offsets)
+        return offsets
+
+
+def place_plain(problem: Problem, order: I64, fit_name: str = "first") -> Offsets:
+    """``place`` by the tree of intervals: no numba, any number of meetings. ``order`` has fixed buffers first."""
+    fit = _FITS[fit_name]
+    count = len(problem)
+    offsets = np.zeros(count, dtype=np.int64)
+    if not count:
+        return offsets
+    # with fixed buffers anywhere, no rounding at all
+    unit = 1 if bool((problem.fixed >= 0).any()) else int(problem.alignment.min())  # starts are multiples of it, so rounding ends up to it loses nothing
+    # steps between which nothing is born or dies are one leaf: sparse times cost nothing
+    points = np.unique(np.concatenate([problem.birth, problem.death + 1]))
+    leaves = 1 << max(len(points) - 2, 0).bit_length()
+    cover: list[_Intervals | None] = [None] * (2 * leaves)
+    some: list[_Intervals | None] = [None] * (2 * leaves)
+    births = (np.searchsorted(points, problem.birth) + leaves).tolist()
+    deaths = (np.searchsorted(points, problem.death + 1) - 1 + leaves).tolist()
+    needs = (problem.size + problem.guard).tolist()
+    aligns, fixed = problem.alignment.tolist(), problem.fixed.tolist()
+    result = [0] * count
+    for i in order.tolist():
+        need, left, right = needs[i], births[i], deaths[i]
+        if need == 0:
+            result[i] = max(fixed[i], 0)
+            continue
+        # the O(log T) nodes whose spans make up the live range, and the nodes above them
+        parts, above = [], []
+        a, b = left, right + 1
+        while a < b:
+            if a & 1:
+                parts.append(a)
+                a += 1
+            if b & 1:
+                b -= 1
+                parts.append(b)
+            a >>= 1
+            b >>= 1
+        if parts[0] > 1:
+            a, b, low, high, width = left >> 1, right >> 1, left, right, 1
+            while a:
+                width <<= 1
+                if a * width < low or (a + 1) * width - 1 > high:
+                    above.append(a)
+                if a != b and (b * width < low or (b + 1) * width - 1 > high):
+                    above.append(b)
+                a >>= 1
+                b >>= 1
+        if fixed[i] >= 0:
+            at = fixed[i]
+        else:
+            found = [c for p in parts if (c := some[p]) is not None]
+            found += [c for p in above if (c := cover[p]) is not None]
+            at = fit(found, need, aligns[i])
+        result[i] = at
+        end = -(-(at + need) // unit) * unit
+        for p in parts:
+            for tree in (cover, some):
+                if (c := tree[p]) is None:
+                    tree[p] = [at, end]
+                else:
+                    _insert(c, at, end)
+        for p in above:
+            if (c := some[p]) is None:
+                some[p] = [at, end]
+            elif at == c[-1]:
+                c[-1] = end
+            elif end > c[1] or at < c[0]:  # not within the first interval, the commonest case
+                _insert(c, at, end)
+    return np.asarray(result, dtype=np.int64)
+
+
+def _pairs(found: list[_Intervals]) -> list[tuple[int, int]]:
+    """All intervals, by start."""
+    if len(found) == 1:
+        return list(zip(found[0][::2], found[0][1::2], strict=True))
+    pairs = [p for f in found for p in zip(f[::2], f[1::2], strict=True)]
+    pairs.sort()
+    return pairs
+
+
+def _lowest(found: list[_Intervals], need: int, align: int) -> int:
+    """The lowest aligned start of ``need`` free bytes between the intervals found."""
+    at = 0
+    for start, end in _pairs(found) if found else ():
+        if start - at >= need:
+            return at
+        if end > at:
+            at = -(-end // align) * align
+    return at
+
+
+def _tightest(found: list[_Intervals], need: int, align: int, last: bool = False) -> int:
+    """The start of the smallest gap that fits; of equal gaps the lowest, or the highest."""
+    at, best, chosen = 0, -1, -1
+    for start, end in _pairs(found) if found else ():
+        room = start - at
+        if room >= need and (chosen < 0 or room < best or (last and room == best)):
+            best, chosen = room, at
+        if end > at:
+            at = -(-end // align) * align
+    return at if chosen < 0 else chosen
+
+
+def _last_tightest(found: list[_Intervals], need: int, align: int) -> int:
+    return _tightest(found, need, align, last=True)
+
+
+def _above(found: list[_Intervals], need: int, align: int) -> int:
+    return -(-max((f[-1] for f in found), default=0) // align) * align
+
+
+_FITS = {"first": _lowest, "best": _tightest, "last_best": _last_tightest, "top": _above}

@@ -1,0 +1,31 @@
+"""Owns the choice between compiled and plain inner loops: numba's ``njit`` where it is installed (extra
+``fast``), the plain function elsewhere. Import ``kernels.py`` inside functions: numba takes a while to load."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["COMPILED", "kernel"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+"""Inner loops are compiled (numba's own ``NUMBA_DISABLE_JIT=1`` switches that off)."""
+
+
+def kernel(function: _Function) -> _Function:
+    """Compiled once a machine (numba's cache), or the function itself."""
+    if not COMPILED:
+        return function
+    import numba
+
+    compiler: Any = numba
+    made: _Function
+    try:
+        made = compiler.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # nowhere to keep a cache
+        made = compiler.njit(nogil=True)(function)
+    return made

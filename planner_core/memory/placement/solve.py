@@ -1,0 +1,87 @@
+"""Owns ``solve``: one strategy on one problem, checked, with its bound; and ``compare``: several, as rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner_core.errors import PlanError
+from planner_core.memory.bounds import gap_text, lower_bound
+from planner_core.memory.placement.registry import STRATEGIES, run
+from planner_core.memory.placement.validate import require_valid
+from planner_core.memory.problem import Budget, Offsets, Problem
+
+__all__ = ["Solution", "compare", "solve"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """A checked placement. ``lower_bound`` bytes no placement can beat, proved by live bytes or by search;
+    ``proven``: the arena is that small, so it is optimal."""
+
+    offsets: Offsets
+    arena_size: int
+    lower_bound: int
+    proven: bool
+    seconds: float
+    strategy: str
+
+    @property
+    def ratio(self) -> float:
+        """Arena over bound, 1.0 at best (and for nothing to place)."""
+        return self.arena_size / self.lower_bound if self.lower_bound else 1.0
+
+    @property
+    def optimal(self) -> str:
+        """``yes``, or how far above the bound at most: ``gap ≤ 1.2%``."""
+        return gap_text(self.arena_size, self.lower_bound, self.proven)
+
+    def __str__(self) -> str:
+        return (f"{self.strategy}: arena {self.arena_size:,} B, bound {self.lower_bound:,} B, optimal: {self.optimal}, "
+                f"{self.seconds:.3f} s")
+
+
+def solve(
+    problem: Problem,
+    strategy: str = "auto",
+    capacity: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    *,
+    work: int | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Solution:
+    """Place a problem. Searches stop at ``seconds``, at ``work`` units (the same result on every machine), when
+    ``cancel()`` says so or on Ctrl-C, each with the best so far; at the bound; and, with a ``capacity``, at the
+    first arena that fits it.
+
+    Raises ``PlanError`` for an invalid placement by the strategy, or where no placement fits the capacity: the
+    bound says which buffers are in the way. An arena above the capacity is returned where that is unproven.
+    """
+    bound, step = lower_bound(problem)
+    if capacity is not None and bound > capacity:
+        here = np.flatnonzero((problem.birth <= step) & (problem.death >= step) & (problem.size + problem.guard > 0))
+        raise PlanError(f"no placement fits {capacity} bytes: {len(here)} buffers live at step {step} need {bound} "
+                        f"({', '.join(map(str, here[:8].tolist()))}{', …' if len(here) > 8 else ''})")
+    start = time.perf_counter()
+    offsets, proved = run(strategy, problem, Budget(seconds, work, seed, cancel, capacity))
+    took = time.perf_counter() - start
+    require_valid(problem, offsets, strategy)
+    arena = problem.height(offsets)
+    if proved > arena:
+        raise PlanError(f"strategy {strategy!r} claims a bound of {proved} bytes, above its own arena of {arena}")
+    bound = max(bound, proved)
+    if capacity is not None and arena > capacity and bound > capacity:
+        raise PlanError(f"no placement fits {capacity} bytes: a search over all of them proves at least {bound}")
+    return Solution(offsets, arena, bound, arena == bound, took, strategy)
+
+
+def compare(problem: Problem, strategies: Iterable[str] | None = None, seconds: float | None = None, seed: int = 0,
+            work: int | None = None) -> list[Solution]:
+    """One solution a strategy (all registered ones without), in the order given; each gets the best bound of all."""
+    found = [solve(problem, s, seconds=seconds, seed=seed, work=work) for s in (strategies or list(STRATEGIES))]
+    bound = max((s.lower_bound for s in found), default=0)
+    return [Solution(s.offsets, s.arena_size, bound, s.arena_size == bound, s.seconds, s.strategy) for s in found]

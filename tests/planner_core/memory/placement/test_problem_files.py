@@ -1,0 +1,60 @@
+"""Problem files: round trips, and errors that name the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from planner_core.errors import PlanError
+from planner_core.memory.placement import Problem
+from planner_core.memory.placement.problem_csv import read_problem
+from tests.planner_core.memory.placement.problems import problems
+
+COLUMNS = ("birth", "death", "size", "alignment", "guard", "fixed")
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems() | problems(fixed=True))
+def test_round_trip(p: Problem) -> None:
+    again = Problem.from_csv(p.to_csv())
+    assert all(np.array_equal(getattr(again, c), getattr(p, c)) for c in COLUMNS)
+
+
+def test_a_file(tmp_path: Path) -> None:
+    """Half-open lifetimes, any column order, ids kept, blank lines and unknown columns passed over."""
+    path = tmp_path / "p.csv"
+    path.write_text("size, id,lower,upper,offset,note\n64,b7,0,2,,x\n\n32,b9,2,3,128,y\n", encoding="utf-8")
+    p, ids = read_problem(path)
+    assert ids == ["b7", "b9"]
+    assert (p.birth.tolist(), p.death.tolist(), p.size.tolist(), p.fixed.tolist()) == ([0, 2], [1, 2], [64, 32], [-1, 128])
+    assert p.alignment.tolist() == [1, 1]
+    out = tmp_path / "q.csv"
+    assert p.to_csv(out, offsets=np.asarray([0, 128])) == out.read_text() == "id,lower,upper,size,offset\n0,0,2,64,0\n1,2,3,32,128\n"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("id,lower,size\n0,0,4\n", "problem, line 1: no column upper"),
+    ("id,lower,upper,size,size\n", "line 1: a column twice"),
+    ("id,lower,upper,size\n0,0,1,4\n1,0,4\n", "line 3: 3 cells, wanted 4"),
+    ("id,lower,upper,size\n0,0,1,4\n\n1,0,x,4\n", "line 4: upper is 'x', wanted an integer"),
+    ("id,lower,upper,size\n0,1,1,4\n", "line 2: lower 1, upper 1: wanted lower < upper"),
+    ("id,lower,upper,size\n0,0,1,-4\n", "line 2: a size, guard or offset below 0"),
+    ("id,lower,upper,size,alignment\n0,0,1,4,3\n", "line 2: alignment 3, wanted a power of two"),
+    ("id,lower,upper,size\n0,0,1,99999999999999999999\n", "line 2: a number beyond"),
+    ("id,lower,upper,size\n0,0,1,4.5\n", "line 2: size is '4.5'"),
+    ("\n", "line 1: no column lower, upper, size"),
+])
+def test_malformed_lines_are_named(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        Problem.from_csv(text)
+
+
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"none\.csv: No such file"):
+        Problem.from_csv(tmp_path / "none.csv")
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match=r"b\.csv: not a text file"):
+        Problem.from_csv(tmp_path / "b.csv")
