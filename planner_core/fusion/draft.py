@@ -133,7 +133,7 @@ class Draft:
         self.static: list[bool] = [False] * n
         self.origins: list[tuple[NodeId, ...]] = [(i,) for i in range(n)]
         self.outputs: list[NodeId] = list(graph.outputs)
-        self._is_output: dict[NodeId, int] = {}
+        self._is_output: dict[NodeId, list[int]] = {}
         self.weights: dict[str, Array] = dict(graph.weights)
         self.taken: set[str] = {x.name for x in graph.nodes if x.name}
         self.frozen: set[str] = set()
@@ -150,8 +150,8 @@ class Draft:
                 self._reads[r] += 1
             self.static[i] = self._static(x.op, x.inputs)
             self.level[i] = -1 if x.op.name in _BOUNDARY or self.static[i] else i
-        for o in self.outputs:
-            self._is_output[o] = self._is_output.get(o, 0) + 1
+        for at, o in enumerate(self.outputs):
+            self._is_output.setdefault(o, []).append(at)
             self._reads[o] += 1
 
     def _static(self, op: Op, inputs: tuple[NodeId, ...]) -> bool:
@@ -222,9 +222,8 @@ class Draft:
         """The refusal when ``node`` is an output or is read by others than ``by`` (default: one reader)."""
         if node in self._is_output:
             return Refused(Refusal.OUTPUT, node)
-        inside = set(by)
-        others = [r for r in self._readers[node] if r not in inside]
-        if len(others) > (0 if inside else 1):
+        readers, inside = self._readers[node], set(by)
+        if len(readers) - sum(r in readers for r in inside) > (0 if inside else 1):
             return Refused(Refusal.SHARED, node, facts=(("readers", len(self._readers[node])),))
         return None
 
@@ -364,12 +363,13 @@ class Draft:
             self._reads[new] += count
             self._reads[old] -= count
         self._readers[old].clear()
-        outs = self._is_output.pop(old, 0)
+        outs = self._is_output.pop(old, [])
+        for at in outs:
+            self.outputs[at] = new
         if outs:
-            self.outputs = [new if o == old else o for o in self.outputs]
-            self._is_output[new] = self._is_output.get(new, 0) + outs
-            self._reads[new] += outs
-            self._reads[old] -= outs
+            self._is_output.setdefault(new, []).extend(outs)
+            self._reads[new] += len(outs)
+            self._reads[old] -= len(outs)
 
     def _drop(self, stack: list[NodeId], params: bool) -> list[NodeId]:
         kept = ("Input",) if params else ("Input", "Param")
