@@ -28,8 +28,8 @@ def test_stages_are_kept_and_timed() -> None:
     g = two_layers()
     c = compile_graph(g)
     assert c.source is g
-    assert c.fused is g
-    assert c.legal is g
+    assert c.fused is c.fusion.graph
+    assert c.legal is c.fused
     assert c.commands_before.thunks == c.commands.thunks
     assert set(c.timings) == {"fuse", "legalise", "plan", "verify", "lower", "passes"}
     assert c.allocate_bytes == c.plan.weights_size + c.plan.arena_size + c.commands.scratch_bytes
@@ -106,7 +106,7 @@ def test_timed_run_fills_seconds() -> None:
     c = compile_graph(two_layers())
     c.run({"x": X}, timed=True)
     assert (c.executor.seconds > 0).all()
-    assert len(c.executor.seconds) == 3
+    assert len(c.executor.seconds) == len(c.commands.thunks)
 
 
 def test_outputs_may_be_inputs_params_and_repeated() -> None:
