@@ -275,7 +275,7 @@ class Draft:
             return None if kept is None else float(kept)
         found = self.array(node, 1 << 16)
         value = None
-        if found is not None and found.size and found.dtype.kind in "fiub" and (
+        if found is not None and found.size and (self.dtype(node).is_float or found.dtype.kind in "iub") and (
                 found.size == 1 or bool((found == found.flat[0]).all())):
             value = np.asarray(found.flat[0])
         self._scalars[node] = value

@@ -2,6 +2,8 @@
 
 # isort: off
 from planner_core.fusion.rules import cleanup
+from planner_core.fusion.rules import recognise
+from planner_core.fusion.rules import recognise_activations
 from planner_core.fusion.rules import conv
 from planner_core.fusion.rules import matmul
 from planner_core.fusion.rules import weights
@@ -9,4 +11,4 @@ from planner_core.fusion.rules import region
 from planner_core.fusion.rules import ahead
 # isort: on
 
-__all__ = ["ahead", "cleanup", "conv", "matmul", "region", "weights"]
+__all__ = ["ahead", "cleanup", "conv", "matmul", "recognise", "recognise_activations", "region", "weights"]

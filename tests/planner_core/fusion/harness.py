@@ -33,6 +33,8 @@ class Applied:
     target: FusionTarget = FusionTarget.CPU
     decode_forms: bool = True
     id: str = ""
+    rtol: float = 1e-9
+    """Looser where a pattern holds irrational constants, rounded to f32."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def same(graph: Graph, *rules: str, target: FusionTarget = FusionTarget.CPU, dec
 
 def check_applied(c: Applied) -> Fusion:
     graph = c.build()
-    f = same(graph, c.rule, target=c.target, decode_forms=c.decode_forms)
+    f = same(graph, c.rule, target=c.target, decode_forms=c.decode_forms, rtol=c.rtol)
     assert len(f.log.applied(c.rule)) == c.times, [str(d) for d in f.log]
     ops = [x for n in f.graph.nodes for x in (n.op.name, n.op.detail)]
     assert not set(c.gone) & set(ops), ops
