@@ -13,6 +13,7 @@ from planner_core.errors import RlxError
 from planner_core.ir import Graph
 
 # These modules are imported here so that the functions of the same names win over them as attributes.
+from rlx_viz.compare import Comparison, compare
 from rlx_viz.report import write_report
 from rlx_viz.snapshot import snapshot
 from rlx_viz.version import VERSION
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from rlx_viz.explorer import Explorer
 
 __version__ = VERSION
-__all__ = ["__version__", "compile", "explore", "report", "snapshot"]
+_compare = compare  # where an argument has the name
+__all__ = ["Comparison", "__version__", "compare", "compile", "explore", "report", "snapshot"]
 
 
 def compile(  # the name users look for
@@ -68,11 +70,25 @@ def _name(model: str | Path | Graph | Compilation | Any) -> str:
     return Path(model).name if isinstance(model, (str, Path)) else ""
 
 
-def report(model: str | Path | Graph | Compilation | Any, path: str | Path, *, redact: bool = False, **kw: Any) -> Path:
-    """Write the self-contained HTML report of a model (arguments as for ``compile``) and return its path."""
+def report(
+    model: str | Path | Graph | Compilation | Any, path: str | Path, *, redact: bool = False, whatif: bool | None = None,
+    compare: Any = None, **kw: Any,
+) -> Path:
+    """Write the self-contained HTML report of a model (arguments as for ``compile``) and return its path.
+
+    ``whatif``: carry the savings waterfall and what each toggle would free (default: up to ``whatif.CHEAP_NODES``
+    nodes, about two seconds of work). ``compare``: a second model, options or another tool's CSV, as for ``compare``.
+    """
+    from rlx_viz.whatif import CHEAP_NODES, with_whatif
+
     compilation = compile(model, **kw)
     doc = snapshot(compilation, name=_name(model), redact=redact)
-    return write_report(doc, path, title=doc.meta["model"]["name"])
+    if len(compilation.source) <= CHEAP_NODES if whatif is None else whatif:
+        doc = with_whatif(doc, compilation)
+    other = None
+    if compare is not None:
+        other = _compare(compilation, compare, redact=redact).document()
+    return write_report(doc, path, title=doc.meta["model"]["name"], other=other)
 
 
 def explore(model: str | Path | Graph | Compilation | Any, **kw: Any) -> Explorer:

@@ -134,17 +134,25 @@ def report(
     model: Model,
     out: Annotated[str, typer.Option("-o", "--out", metavar="FILE.html", help="Where to write the report.")] = "rlx-report.html",
     dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu", redact: Redact = False,  # noqa: B006
+    other: Annotated[str, typer.Option("--compare", metavar="FILE", help=(
+        "Show a second model beside it, or another tool's offsets: a .csv with id or name, offset, size[, lower, upper]."))] = "",
+    whatif: Annotated[bool | None, typer.Option("--whatif/--no-whatif", help=(
+        "Work out what each option saved and would save (without the flag: for small models)."))] = None,
 ) -> None:
     """Write one HTML file that opens anywhere, without Python or network."""
     from rlx_viz.report import write_report
     from rlx_viz.snapshot import snapshot
+    from rlx_viz.whatif import CHEAP_NODES, with_whatif
 
     if out == "-":
         raise UsageError("a report is a page with its data: give --out a file name")
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=_command("report", model, dim, shape, sets, target), redact=redact)
-    path = write_report(doc, out, title=doc.meta["model"]["name"])
+    if len(compilation.source) <= CHEAP_NODES if whatif is None else whatif:
+        doc = with_whatif(doc, compilation)
+    second = rlx_viz.compare(compilation, other, redact=redact).document() if other else None
+    path = write_report(doc, out, title=doc.meta["model"]["name"], other=second)
     typer.echo(summary_text(doc))
     typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)})")
 

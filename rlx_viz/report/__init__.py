@@ -46,8 +46,11 @@ class ReportError(RlxError, RuntimeError):
     """The report could not be made; the text says why."""
 
 
-def render_html(doc: ColumnDocument, *, title: str) -> str:
-    """One HTML page that needs no network and no other file; the same text for equal input."""
+def render_html(doc: ColumnDocument, *, title: str, other: ColumnDocument | None = None) -> str:
+    """One HTML page that needs no network and no other file; the same text for equal input.
+
+    ``other``: the document to compare with, as ``rlx_viz.compare`` makes it.
+    """
     script = front_end() + "\nstartReport();\n"
     style = stylesheet() + (_HERE / "page.css").read_text("utf-8")
     # Our own code goes in raw, so it must not be able to end its element early.
@@ -63,16 +66,17 @@ def render_html(doc: ColumnDocument, *, title: str) -> str:
         style=Markup(style),
         style_hash=_csp_hash(style),
         payload=_payload(doc),
+        other=_payload(other) if other is not None else "",
         facts=list(_facts(doc.meta)),
         notes=[str(note) for note in doc.meta.get("notes", [])],
         footer=list(_footer(doc.meta)),
     )
 
 
-def write_report(doc: ColumnDocument, path: str | Path, *, title: str) -> Path:
+def write_report(doc: ColumnDocument, path: str | Path, *, title: str, other: ColumnDocument | None = None) -> Path:
     """Write the page to `path` and return it; a crash half-way leaves the old file as it was."""
     target = Path(path)
-    write_atomically(target, render_html(doc, title=title).encode("utf-8", "replace"))
+    write_atomically(target, render_html(doc, title=title, other=other).encode("utf-8", "replace"))
     return target
 
 

@@ -1,6 +1,7 @@
 """Shrinks a document to its largest tensors, so that it fits where size is limited; says so in its notes.
 
-Used for pages embedded in notebooks. The headline numbers and the occupancy curve stay whole.
+Used for pages embedded in notebooks. The headline numbers, the occupancy curve, savings and module groups stay whole;
+decisions, commands and the places of single nodes go.
 """
 
 from __future__ import annotations
@@ -12,8 +13,19 @@ from numpy.typing import NDArray
 
 from rlx_viz.columns import Column, ColumnDocument, StringTable, Tables
 from rlx_viz.report import render_html
+from rlx_viz.snapshot_tables.tensors import NONE
 
-TEXT_COLUMNS = ("name", "op", "shape", "source")
+TEXTS = {
+    "tensors": ("name", "op", "shape", "source"),
+    "groups": ("name",),
+    "savings": ("label", "option"),
+    "counterfactuals": ("option", "value"),
+}
+"""Columns that point into the string table, of the tables that a sample keeps."""
+WHOLE = ("occupancy", "groups", "group_edges", "savings", "counterfactuals")
+FOLLOWED = {
+    "edges": ("src", "dst"), "extensions": ("node", "cause"), "counterfactual_nodes": ("node",), "layout": (), "match": (),
+}
 EMBED_LIMIT = 2_000_000
 """Bytes of HTML that a notebook output may take."""
 _SMALLEST = 64
@@ -35,21 +47,23 @@ def sample(doc: ColumnDocument, rows: int) -> ColumnDocument:
     place = np.full(total, -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
     strings = StringTable()
-    columns: dict[str, Column] = {name: column[kept] for name, column in tensors.items()}
-    for name in TEXT_COLUMNS:
-        if name in columns:
-            columns[name] = strings.intern_all(doc.strings[index] for index in columns[name].tolist())
-    columns["root"] = place[columns["root"]].astype(np.uint32)
-    columns.setdefault("step", kept.astype(np.uint32))
-    tables: Tables = {"tensors": columns}
-    if "occupancy" in doc.tables:
-        tables["occupancy"] = doc.tables["occupancy"]
-    for table, keys in (("edges", ("src", "dst")), ("extensions", ("node", "cause"))):
+    tables: Tables = {"tensors": {name: column[kept] for name, column in tensors.items()}}
+    tables["tensors"]["root"] = place[tables["tensors"]["root"]].astype(np.uint32)
+    tables["tensors"].setdefault("step", kept.astype(np.uint32))
+    for table in WHOLE:
         if table in doc.tables:
-            tables[table] = _follow(doc.tables[table], keys, place)
+            tables[table] = dict(doc.tables[table])
+    for table, keys in FOLLOWED.items():
+        if table in doc.tables:
+            tables[table] = _follow(doc.tables[table], keys, place) if keys else {
+                name: column[kept] for name, column in doc.tables[table].items()}
+    for table, names in TEXTS.items():
+        for name in names:
+            if name in tables.get(table, {}):
+                tables[table][name] = _again(tables[table][name], doc.strings, strings)
     note = (
         f"Sampled: the {len(kept):,} largest of {total:,} tensors. The numbers and the occupancy curve are "
-        "whole; rlx-viz report writes a page with every tensor."
+        "whole; decisions and commands are left out. rlx-viz report writes a page with everything."
     )
     meta: dict[str, Any] = dict(doc.meta)
     meta["notes"] = [note, *doc.meta.get("notes", [])]
@@ -67,6 +81,14 @@ def render_capped(doc: ColumnDocument, *, title: str, limit: int = EMBED_LIMIT) 
         rows = max(_SMALLEST, min(rows // 2, int(rows * limit / len(html))))
         html = render_html(sample(doc, rows), title=title)
     return html
+
+
+def _again(column: Column, old: tuple[str, ...], new: StringTable) -> Column:
+    """The texts of a column in another string table; what points at nothing stays."""
+    nothing = column == NONE
+    made = new.intern_all("" if none else old[i] for i, none in zip(column.tolist(), nothing.tolist(), strict=True))
+    made[nothing] = NONE
+    return made
 
 
 def _follow(table: dict[str, Column], keys: tuple[str, ...], place: NDArray[np.int64]) -> dict[str, Column]:

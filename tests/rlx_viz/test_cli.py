@@ -78,6 +78,16 @@ def test_report_is_one_file_and_repeatable(rlx, mlp_file: Path, tmp_path: Path) 
     assert b"rlx-viz report mlp.json" in first
 
 
+def test_report_compares(rlx, mlp_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    target, table = tmp_path / "r.html", tmp_path / "o.csv"
+    table.write_text("name,offset,size\nhidden,64,256\n")
+    assert rlx("report", mlp_file, "-o", target, "--compare", table, "--no-whatif")[0] == 0
+    assert b"rlx-payload-b" in target.read_bytes()
+    code, _, err = rlx("report", mlp_file, "-o", target, "--compare", tmp_path / "no.csv")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "no such file" in err
+
+
 def test_redacted_report_names_nothing(rlx, mlp_file: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     target = tmp_path / "r.html"
     assert rlx("report", mlp_file, "-o", target, "--redact")[0] == 0
