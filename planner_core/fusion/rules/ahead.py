@@ -7,10 +7,11 @@ import numpy as np
 from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import LAST, Limits, Outcome, rule
+from planner_core.fusion.rules.matmul import owned_by_plan
 from planner_core.ir import Array, NodeId, Op
 
 
-@rule(anchors=("*",), group="ahead", phase=LAST, reasons=(Refusal.NO_DATA, Refusal.GROWS))
+@rule(anchors=("*",), group="ahead", phase=LAST, reasons=(Refusal.NO_DATA, Refusal.GROWS, Refusal.SAVES_NOTHING))
 def bake_static(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """What a run would compute from weights and constants alone is computed now and becomes a weight.
 
@@ -21,6 +22,8 @@ def bake_static(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     shape = g.shape(n)
     if not shape.is_static:
         return None
+    if owned_by_plan(g, n, limits):
+        return Refused(Refusal.SAVES_NOTHING, n, facts=(("owner", "the memory plan drops it (elide_bank_transposes)"),))
     below = _below(g, n)
     leaves = [i for i in below if not g.inputs(i)]
     unknown = next((i for i in leaves if g.op(i).name == "Param" and g.name(i) not in g.weights), None)

@@ -24,7 +24,6 @@ from planner_core.ir.ops import (
 from planner_core.ir.shape import dim
 from planner_core.target import Target
 
-_NOT_METAL = frozenset(Target) - {Target.METAL}
 _FOLDING = ("MatMul", "TransposedMatMul")
 MOST_READERS = 16
 """Readers of a transpose that are looked at."""
@@ -153,7 +152,7 @@ def _fusable(g: Draft, product: NodeId, limits: Limits) -> Refused | None:
     if w.rank != 2:
         return Refused(Refusal.RANK, product, facts=(("weight", str(w)),))
     for i in g.inputs(product)[:2]:
-        if g.op(product).name == "MatMul" and _folds(g, product, i, limits):
+        if g.op(product).name == "MatMul" and _swaps(g, i) and _kept(g, i, _FOLDING) is None:
             return Refused(Refusal.LAYOUT, i)  # a plain product need not write the transpose, which costs more
     return g.shared(product)
 
@@ -194,12 +193,12 @@ def _activated(g: Draft, n: NodeId, product: NodeId, act: Activation, limits: Li
 # --- transposed operands ------------------------------------------------------------------------------
 
 
-@rule(anchors=("MatMul", "TransposedMatMul"), group="matmul", targets=_NOT_METAL,
+@rule(anchors=("MatMul", "TransposedMatMul"), group="matmul",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.SAVES_NOTHING))
 def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product reads a transposed operand as it is stored: the transpose is never written.
 
-    Off on Metal, where the memory plan's ``elide_bank_transposes`` owns matrices that one product reads.
+    On Metal the memory plan's ``elide_bank_transposes`` owns f32 matrices that one product of matrices reads; those stay.
     """
     op, ins = g.op(n), list(g.inputs(n))
     turns = [op.trans_a, op.trans_b] if isinstance(op, TransposedMatMul) else [False, False]
@@ -207,7 +206,7 @@ def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     for side, i in enumerate(ins):
         if not _swaps(g, i) or g.shape(ins[1 - side]).rank < 2:
             continue
-        why = _kept(g, i, _FOLDING)
+        why = _plans(g, i, limits) or _kept(g, i, _FOLDING)
         if why is not None:
             stopped = stopped or why
             continue
@@ -218,18 +217,18 @@ def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return r.replace(n, r.add(TransposedMatMul(*turns) if any(turns) else MatMul(), *ins))
 
 
-@rule(anchors=("GroupedMatMul",), group="matmul", targets=_NOT_METAL,
+@rule(anchors=("GroupedMatMul",), group="matmul",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.SAVES_NOTHING))
 def bank_transposes(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A grouped product reads a bank of transposed matrices as it is stored.
 
-    Off on Metal, where the memory plan's ``elide_bank_transposes`` owns it.
+    On Metal the memory plan's ``elide_bank_transposes`` owns f32 banks; those stay.
     """
     x, w, idx = g.inputs(n)
     t = g.op(w)
     if not isinstance(t, Transpose) or t.perm != (0, 2, 1):
         return None
-    if (stop := _kept(g, w, ("GroupedMatMul",))) is not None:
+    if (stop := _plans(g, w, limits) or _kept(g, w, ("GroupedMatMul",))) is not None:
         return stop
     r = Rewrite(g, n)
     return r.replace(n, r.add(TransposedGroupedMatMul(), x, g.inputs(w)[0], idx))
@@ -244,12 +243,23 @@ def _swaps(g: Draft, n: NodeId) -> bool:
     return op.perm == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def _folds(g: Draft, product: NodeId, i: NodeId, limits: Limits) -> bool:
-    """A plain product would read this operand through its transpose: this file's rule, or on Metal the memory plan."""
-    if not _swaps(g, i) or _kept(g, i, _FOLDING) is not None:
+def owned_by_plan(g: Draft, t: NodeId, limits: Limits) -> bool:
+    """A transpose that the target's memory plan drops by itself (Metal's ``elide_bank_transposes``)."""
+    op = g.op(t)
+    if limits.target is not Target.METAL or not isinstance(op, Transpose) or g.dtype(t) is not DType.F32 or g.is_output(t):
         return False
-    return limits.target is not Target.METAL or (
-        g.only_reader(i) == product and all(g.shape(x).rank == 2 for x in g.inputs(product)))
+    if op.perm == (1, 0):
+        reader = g.only_reader(t)
+        return (reader is not None and g.op(reader).name == "MatMul" and g.reads(t) == 1
+                and all(g.shape(i).rank == 2 for i in g.inputs(reader)))
+    return op.perm == (0, 2, 1) and 0 < g.fan_out(t) <= MOST_READERS and all(
+        g.op(r).name == "GroupedMatMul" and g.inputs(r).index(t) == 1 for r in g.readers(t))
+
+
+def _plans(g: Draft, t: NodeId, limits: Limits) -> Refused | None:
+    if not owned_by_plan(g, t, limits):
+        return None
+    return Refused(Refusal.SAVES_NOTHING, t, facts=(("owner", "the memory plan drops it (elide_bank_transposes)"),))
 
 
 def _kept(g: Draft, t: NodeId, products: tuple[str, ...]) -> Refused | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_core.fusion import Refusal
+from planner_core.fusion import FusionTarget, Refusal
 from planner_core.ir import Graph
 from tests.planner_core.fusion.harness import Applied, Refused
 
@@ -40,4 +40,5 @@ APPLIED = [
 REFUSED = [
     Refused("bake_static", Refusal.NO_DATA, lambda: static(data=False)),
     Refused("bake_static", Refusal.GROWS, wide),
+    Refused("bake_static", Refusal.SAVES_NOTHING, shared_weight, target=FusionTarget.METAL),
 ]

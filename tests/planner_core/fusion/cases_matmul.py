@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from planner_core.fusion import Refusal
+from planner_core.fusion import FusionTarget, Refusal
 from planner_core.ir import DType, Graph
 from tests.planner_core.fusion.harness import Applied, Refused
 
@@ -102,6 +102,7 @@ def quantised(scale: tuple[int, ...] = (4,), zero: tuple[int, ...] | None = None
     return g.set_outputs(g.mm(g.input("x", (2, 3, 6), to), w), *([w] if output else [g.relu(w)] if shared else []))
 
 
+METAL = FusionTarget.METAL
 FUSED = ("FusedMatMulBiasAct",)
 APPLIED = [
     Applied("matmul_bias_act", product, made=FUSED, gone=("MatMul",), id="bias"),
@@ -116,6 +117,7 @@ APPLIED = [
     Applied("transpose_into_matmul", tied, made=("TransposedMatMul",), gone=("Transpose",), id="tied"),
     Applied("transpose_into_matmul", twice, gone=("Transpose",), times=2, id="two products"),
     Applied("transpose_into_matmul", back, made=("MatMul",), gone=("Transpose",), id="there and back"),
+    Applied("transpose_into_matmul", twice, made=("TransposedMatMul", "Transpose"), target=METAL, id="one stays for the plan"),
     Applied("bank_transposes", bank, made=("TransposedGroupedMatMul",), gone=("Transpose",)),
     Applied("dequant_matmul", quantised, made=("DequantMatMulBlocked",), gone=("MatMul", "Cast"), id="a column"),
     Applied("dequant_matmul", lambda: quantised((), (), swap=True), gone=("MatMul", "Cast"), id="a tensor"),
@@ -134,6 +136,8 @@ REFUSED = [
     Refused("transpose_into_matmul", Refusal.SHARED, lambda: transposed(shared=True)),
     Refused("transpose_into_matmul", Refusal.OUTPUT, lambda: transposed(output=True)),
     Refused("transpose_into_matmul", Refusal.SAVES_NOTHING, lambda: transposed(data=True)),
+    Refused("transpose_into_matmul", Refusal.SAVES_NOTHING, transposed, target=METAL, id="planned"),
+    Refused("bank_transposes", Refusal.SAVES_NOTHING, bank, target=METAL, id="planned"),
     Refused("bank_transposes", Refusal.SHARED, lambda: bank(shared=True)),
     Refused("bank_transposes", Refusal.OUTPUT, lambda: bank(output=True)),
     Refused("bank_transposes", Refusal.SAVES_NOTHING, lambda: bank(data=True)),
