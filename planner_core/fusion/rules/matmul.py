@@ -13,6 +13,7 @@ from planner_core.ir import DType, NodeId
 from planner_core.ir.ops import (
     Activation,
     Binary,
+    Cast,
     DequantMatMulBlocked,
     Expand,
     FusedMatMulBiasAct,
@@ -32,12 +33,13 @@ MOST_READERS = 16
 # --- quantised weights --------------------------------------------------------------------------------
 
 
-@rule(anchors=("MatMul",), group="matmul", reasons=(Refusal.QUANTISATION, Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE))
+@rule(anchors=("MatMul",), group="matmul", reasons=(
+    Refusal.QUANTISATION, Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE, Refusal.NO_DATA))
 def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product with ``(Cast(w) - zero) · scale`` reads the 8-bit weight itself, block by block.
 
     As ONNX's DequantizeLinear decomposes: one scale a tensor, a column of the product, or a block of its k. Zero points
-    are i8 like the weight. GGUF weights come packed already (``DequantMatMul``).
+    are like the weight; u8 is shifted to i8 ahead, so its values must be known. GGUF weights come packed already (``DequantMatMul``).
     """
     x, w = g.inputs(n)
     parts = _dequantised(g, w)
@@ -46,15 +48,24 @@ def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     codes, scale, zero, turned, inside = parts
     if g.dtype(n) not in limits.dtypes:
         return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
-    if g.dtype(codes) is not DType.I8 or (zero is not None and g.dtype(zero) is not DType.I8):
+    if g.dtype(codes) not in (DType.I8, DType.U8) or (zero is not None and g.dtype(zero) is not g.dtype(codes)):
         return Refused(Refusal.QUANTISATION, codes, facts=(("weight", str(g.shape(codes))),))
+    if (stop := _dense_read(g, w)) is not None:
+        return stop
     for i in inside:
-        if (stop := g.shared(i)) is not None:
+        if i != w and (stop := g.shared(i)) is not None:
             return stop
+    if g.dtype(codes) is DType.U8:
+        unknown = next((p for i in (codes, zero) if i is not None for p in g.params_of(i) if p not in g.weights), None)
+        if unknown is not None:
+            return Refused(Refusal.NO_DATA, codes, facts=(("param", unknown),))
     if g.shape(w).rank != 2 or not g.shape(w).is_static:
         return Refused(Refusal.QUANTISATION, codes, facts=(("weight", str(g.shape(w))),))
     k, cols = g.dims(w)
     r = Rewrite(g, n)
+    if g.dtype(codes) is DType.U8:
+        zero = r.constant([-128], DType.I8) if zero is None else _signed(r, zero)
+        codes = _signed(r, codes)
     made = _blocks(r, codes, (scale, zero), turned, k, cols)
     if made is None:
         return Refused(Refusal.QUANTISATION, scale, facts=(("weight", str(g.shape(codes))), ("scale", str(g.shape(scale)))))
@@ -88,6 +99,21 @@ def _dequantised(g: Draft, w: NodeId) -> tuple[NodeId, NodeId, NodeId | None, bo
         if g.op(codes).name == "Cast" and g.dtype(g.inputs(codes)[0]).is_int:
             return g.inputs(codes)[0], scale, zero, turned, [*chain, codes]
     return None
+
+
+def _dense_read(g: Draft, w: NodeId) -> Refused | None:
+    """Why the dense weight is made all the same: something else than products reads it."""
+    if g.is_output(w):
+        return Refused(Refusal.OUTPUT, w)
+    if g.fan_out(w) > MOST_READERS or any(g.op(r).name != "MatMul" or g.inputs(r)[0] == w for r in g.readers(w)):
+        return Refused(Refusal.SHARED, w, facts=(("readers", g.fan_out(w)),))
+    return None
+
+
+def _signed(r: Rewrite, codes: NodeId) -> NodeId:
+    """u8 codes less 128 as i8, by static arithmetic."""
+    wide = r.add(Binary("sub"), r.add(Cast(DType.I16), codes), r.constant([128], DType.I16))
+    return r.reshape(r.add(Cast(DType.I8), wide), r.shape(codes).dims)
 
 
 def _blocks(r: Rewrite, codes: NodeId, vectors: tuple[NodeId, NodeId | None], turned: bool, k: int,

@@ -82,13 +82,16 @@ def bank(*, shared: bool = False, output: bool = False, data: bool = False) -> G
 
 
 def quantised(scale: tuple[int, ...] = (4,), zero: tuple[int, ...] | None = None, *, dtype: DType = DType.I8, turned: bool = False,
-              blocks: int = 0, shared: bool = False, output: bool = False, swap: bool = False, to: DType = DType.F32) -> Graph:
+              blocks: int = 0, shared: bool = False, output: bool = False, swap: bool = False, to: DType = DType.F32, data: bool = True,
+              products: int = 1) -> Graph:
     g = Graph("quantised")
     dims: tuple[int, ...] = (4, blocks, 6 // blocks) if blocks else (4, 6) if turned else (6, 4)
     rng = np.random.default_rng(0)
 
     def ints(name: str, shape: tuple[int, ...]) -> int:
-        return g.cast(g.param(name, shape, dtype, data=rng.integers(0, 9, shape).astype(dtype.numpy)), to=to)
+        high = 255 if dtype is DType.U8 else 9
+        known = rng.integers(0, high, shape).astype(dtype.numpy) if data else None
+        return g.cast(g.param(name, shape, dtype, data=known), to=to)
 
     codes = ints("w", dims)
     if zero is not None:
@@ -99,7 +102,9 @@ def quantised(scale: tuple[int, ...] = (4,), zero: tuple[int, ...] | None = None
         w = g.reshape(w, dims=(4, 6))
     if turned:
         w = g.transpose(w, perm=(1, 0))
-    return g.set_outputs(g.mm(g.input("x", (2, 3, 6), to), w), *([w] if output else [g.relu(w)] if shared else []))
+    x = g.input("x", (2, 3, 6), to)
+    outs = [g.mm(g.relu(x) if i else x, w) for i in range(products)]
+    return g.set_outputs(*outs, *([w] if output else [g.relu(w)] if shared else []))
 
 
 METAL = FusionTarget.METAL
@@ -123,6 +128,8 @@ APPLIED = [
     Applied("dequant_matmul", lambda: quantised((), (), swap=True), gone=("MatMul", "Cast"), id="a tensor"),
     Applied("dequant_matmul", lambda: quantised((4, 1), (4, 1), turned=True), gone=("MatMul", "Cast"), id="transposed"),
     Applied("dequant_matmul", lambda: quantised((4, 3, 1), (4, 3, 1), turned=True, blocks=3), gone=("MatMul", "Cast"), id="blocks"),
+    Applied("dequant_matmul", lambda: quantised(dtype=DType.U8), made=("DequantMatMulBlocked",), gone=("MatMul",), id="u8"),
+    Applied("dequant_matmul", lambda: quantised((), (), dtype=DType.U8, products=3), gone=("MatMul",), times=3, id="u8, three products"),
 ]
 REFUSED = [
     Refused("matmul_bias_act", Refusal.SHARED, lambda: product(shared=True)),
@@ -141,7 +148,8 @@ REFUSED = [
     Refused("bank_transposes", Refusal.SHARED, lambda: bank(shared=True)),
     Refused("bank_transposes", Refusal.OUTPUT, lambda: bank(output=True)),
     Refused("bank_transposes", Refusal.SAVES_NOTHING, lambda: bank(data=True)),
-    Refused("dequant_matmul", Refusal.QUANTISATION, lambda: quantised(dtype=DType.U8), id="u8"),
+    Refused("dequant_matmul", Refusal.QUANTISATION, lambda: quantised(dtype=DType.I16), id="i16"),
+    Refused("dequant_matmul", Refusal.NO_DATA, lambda: quantised(dtype=DType.U8, data=False)),
     Refused("dequant_matmul", Refusal.QUANTISATION, lambda: quantised((6, 1)), id="a scale a row"),
     Refused("dequant_matmul", Refusal.SHARED, lambda: quantised(shared=True)),
     Refused("dequant_matmul", Refusal.OUTPUT, lambda: quantised(output=True)),
