@@ -1,21 +1,32 @@
 """Owns traces in the trace-event format (JSON array), which Perfetto's viewer and Chrome open.
 
 One complete event (``ph: X``) a command: label, start and duration in µs, bytes read and written, the arena range it
-touched. Counter events (``ph: C``) draw the live bytes.
+touched. Counter events (``ph: C``) draw the live bytes. ``write_events`` writes a finished run; ``trace(path)`` streams
+what runs meanwhile, a line an event, so that a file whose writer was killed lacks the last bracket at most (the format
+says that it may).
 """
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Iterable, Mapping
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from planner_core.errors import RlxError
 from planner_core.ir import write_atomically
 from runtime.command_list import CommandList, Thunk
 
-__all__ = ["complete_event", "counter_event", "events_of", "thunk_facts", "write_events"]
+__all__ = ["TRACE_VARIABLE", "Tracer", "complete_event", "counter_event", "current_tracer", "events_of", "thunk_facts",
+           "trace", "trace_from_environment", "write_events"]
 
+TRACE_VARIABLE = "RLX_TRACE_PERFETTO"
+"""Names the file that every run of this process is traced to."""
 PID = 1
 
 
@@ -65,3 +76,91 @@ def write_events(path: str | Path, events: Iterable[Mapping[str, Any]]) -> Path:
     text = "[\n" + ",\n".join(json.dumps(e, separators=(",", ":"), sort_keys=True) for e in events) + "\n]\n"
     write_atomically(path, text.encode())
     return Path(path)
+
+
+# --- streaming ----------------------------------------------------------------------------------------
+
+
+class Tracer:
+    """Writes events as they happen, from any thread; ``close`` adds the last bracket. Times count from its making."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._threads: dict[int, int] = {}
+        self._zero = time.perf_counter()
+        try:
+            self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115  (an event is in the file once it is written)
+        except OSError as e:
+            raise RlxError(f"can't write the trace {self.path}: {e.strerror or e}") from e
+        name = {"name": "process_name", "ph": "M", "pid": PID, "args": {"name": f"rlx-viz {os.getpid()}"}}
+        self._file.write(b"[\n" + _line(name))
+
+    def command(self, name: str, start: float, seconds: float, facts: Mapping[str, Any], category: str = "command") -> None:
+        """One finished command of the calling thread; ``start`` by ``time.perf_counter``."""
+        self.emit(complete_event(name, (start - self._zero) * 1e6, seconds * 1e6, facts, self._thread(), category))
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Any event; nothing once closed."""
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(b",\n" + _line(event))
+
+    def _thread(self) -> int:
+        ident = threading.get_ident()
+        tid = self._threads.get(ident)
+        if tid is None:
+            with self._lock:
+                tid = self._threads.setdefault(ident, len(self._threads) + 1)
+            self.emit({"name": "thread_name", "ph": "M", "pid": PID, "tid": tid,
+                       "args": {"name": threading.current_thread().name}})
+        return tid
+
+    def close(self) -> None:
+        """End the array; a second call does nothing."""
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(b"\n]\n")
+                self._file.close()
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return json.dumps(event, separators=(",", ":"), sort_keys=True).encode()
+
+
+_CURRENT: Tracer | None = None
+_SWITCH = threading.Lock()
+
+
+def current_tracer() -> Tracer | None:
+    """What runs write to now, if anything."""
+    return _CURRENT
+
+
+@contextmanager
+def trace(path: str | Path) -> Iterator[Tracer]:
+    """Trace every run of this process, of any thread, to ``path`` until the block ends; an inner block takes over from
+    an outer one. ``RlxError`` for a path that can't be written."""
+    global _CURRENT
+    made = Tracer(path)
+    with _SWITCH:
+        before, _CURRENT = _CURRENT, made
+    try:
+        yield made
+    finally:
+        with _SWITCH:
+            _CURRENT = before
+        made.close()
+
+
+def trace_from_environment(environ: Mapping[str, str] | None = None) -> Tracer | None:
+    """Start the trace that ``RLX_TRACE_PERFETTO`` names, once, to the end of the process; what sessions call."""
+    global _CURRENT
+    path = (os.environ if environ is None else environ).get(TRACE_VARIABLE, "")
+    if not path or _CURRENT is not None:
+        return _CURRENT
+    with _SWITCH:
+        if _CURRENT is None:
+            _CURRENT = Tracer(path)
+            atexit.register(_CURRENT.close)
+    return _CURRENT

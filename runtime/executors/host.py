@@ -1,4 +1,7 @@
-"""Owns ``HostExecutor``: runs a command list with NumPy on one arena, one weight buffer and one scratch buffer."""
+"""Owns ``HostExecutor``: runs a command list with NumPy on one arena, one weight buffer and one scratch buffer.
+
+Several executors may stand on one weight buffer (``share_weights_from``), or on one arena too (``beside``).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from planner_core.ir import Array
 from runtime.command_list import CommandList, Operand, Role, Scratch, Thunk
 from runtime.command_list.thunks.host import Unrunnable
 from runtime.errors import RunError
+from runtime.trace import current_tracer, thunk_facts
 
 if TYPE_CHECKING:
     from runtime.executors.audit import Audit
 
-__all__ = ["HostExecutor", "aligned_buffer"]
+__all__ = ["HostExecutor", "WeightBuffer", "aligned_buffer", "weight_layout"]
 
 BASE_ALIGNMENT = 64
 UFUNC_BUFFER = 512
@@ -44,39 +48,123 @@ def _quick_ufuncs() -> Iterator[None]:
         np.setbufsize(before)
 
 
+def weight_layout(commands: CommandList) -> tuple[Any, ...]:
+    """What must be equal for two lists to read one weight buffer: its size, every param's name, type, place and dims."""
+    return commands.weights_size, tuple((p.name, p.dtype, p.operand.space, p.operand.offset, p.operand.nbytes,
+                                         p.operand.storage, p.operand.shape) for p in commands.params)
+
+
+class WeightBuffer:
+    """The bytes of the weights, behind one executor or several. ``version`` grows with every write; ``missing`` names
+    params that have no data yet."""
+
+    __slots__ = ("data", "missing", "version")
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = aligned_buffer(nbytes)
+        self.missing: list[str] = []
+        self.version = 0
+
+
+class _Arena:
+    """The bytes of the arena; ``packed_at`` is the version of the weights that its static packs were made from, and
+    ``resident`` names inputs whose bytes stay from run to run."""
+
+    __slots__ = ("data", "packed_at", "resident")
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = aligned_buffer(nbytes)
+        self.packed_at = -1
+        self.resident: set[str] = set()
+
+
 class HostExecutor:
     """Views into the buffers are made once; a run writes inputs, calls every thunk, copies outputs out.
 
     ``weights`` gives params by name (their graph dtype); ``frozen`` names those whose values were compiled in.
+    ``beside``: stand on the arena and weights of another executor, whose plan this list was lowered with.
     One run at a time: the arena is shared.
     """
 
-    def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Collection[str] = ()) -> None:
+    def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Collection[str] = (),
+                 beside: HostExecutor | None = None) -> None:
         self.commands = commands
         self._frozen: frozenset[str] = frozenset()
-        self.arena = aligned_buffer(commands.arena_size)
-        self.weights = aligned_buffer(commands.weights_size)
+        self._arena: _Arena = beside._arena if beside else _Arena(commands.arena_size)
+        self._store: WeightBuffer = beside._store if beside else WeightBuffer(commands.weights_size)
         self._scratch = Scratch(aligned_buffer(commands.scratch_bytes))
         self.seconds = np.zeros(len(commands.thunks))
         """Time of each thunk in the last run with ``timed=True``."""
-        for p in commands.params:
-            if p.name in weights:
-                self.set_param(p.name, weights[p.name])
+        self._unrunnable = next((t for t in commands.thunks if isinstance(t, Unrunnable)), None)
+        self._facts: list[dict[str, Any]] | None = None
+        self._params = {p.name: p for p in commands.params}
+        if beside is None:
+            self._store.missing = [p.name for p in commands.params if p.name not in weights]
+            for p in commands.params:
+                if p.name in weights:
+                    self.set_param(p.name, weights[p.name])
+            for c in commands.constants:
+                self.view(c.operand)[...] = c.data.array
         self._frozen = frozenset(frozen)
-        self._missing = [p.name for p in commands.params if p.name not in weights]
-        for c in commands.constants:
-            self.view(c.operand)[...] = c.data.array
-        self._calls = [(t, self._arguments(t), t.scratch_bytes) for t in commands.thunks]
-        self._all: Sequence[int] = range(len(self._calls))
         once = commands.once
+        self._all: Sequence[int] = range(len(commands.thunks))
         self._later: Sequence[int] = [i for i in self._all if i not in once] if once else self._all
-        self._packed = False
+        self._bind()
+
+    def _bind(self) -> None:
+        """Views of every operand in the buffers as they are now."""
+        self._calls = [(t, self._arguments(t), t.scratch_bytes) for t in self.commands.thunks]
+        self._inputs = [(b.name, self.view(b.operand), b.operand.shape, b.dtype.numpy) for b in self.commands.inputs]
+        self._outputs = [(b.name, self.view(b.operand, False), b.dtype.numpy) for b in self.commands.outputs]
+
+    @property
+    def arena(self) -> Array:
+        """The arena's bytes."""
+        return self._arena.data
+
+    @property
+    def weights(self) -> Array:
+        """The weight buffer's bytes."""
+        return self._store.data
+
+    @property
+    def weight_buffer(self) -> WeightBuffer:
+        """The weight buffer itself: the same object behind every executor that shares it."""
+        return self._store
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Params whose values were compiled in."""
+        return self._frozen
+
+    @property
+    def resident(self) -> set[str]:
+        """Inputs that are in their slots already: a run neither needs nor overwrites them."""
+        return self._arena.resident
+
+    def share_weights_from(self, other: HostExecutor) -> bool:
+        """Read another executor's weight buffer from now on; False, with nothing changed, unless the layouts match
+        byte for byte and what either compiled in is the same."""
+        if self._store is other._store:
+            return True
+        if not self.commands.weights_size or weight_layout(self.commands) != weight_layout(other.commands):
+            return False
+        if self._frozen != other._frozen or any(p.operand.space != "weights" for p in self.commands.params):
+            return False
+        for p in self.commands.params:
+            if p.name in self._frozen and not np.array_equal(
+                    self.view(p.operand).view(np.uint8), other.view(p.operand).view(np.uint8)):
+                return False
+        self._store = other._store
+        self._arena.packed_at = -1
+        self._bind()
+        return True
 
     # --- buffers ----------------------------------------------------------------------------------
 
     def view(self, o: Operand, writeable: bool = True) -> Array:
         """The operand's bytes as an array."""
-        buffer = self.weights if o.space == "weights" else self.arena
+        buffer = self._store.data if o.space == "weights" else self._arena.data
         found = buffer[o.offset : o.offset + o.nbytes].view(o.storage.numpy).reshape(o.shape)
         found.flags.writeable = writeable
         return found
@@ -99,7 +187,7 @@ class HostExecutor:
             raise RunError(f"param {name!r} of {self.commands.name!r} was read when the graph was fused (a rule took its "
                            "value as a constant, or computed with it ahead): put the new value into graph.weights and "
                            "compile again, or compile with fusion=False to set it at any time")
-        p = next((p for p in self.commands.params if p.name == name), None)
+        p = self._params.get(name)
         if p is None:
             raise RunError(f"{self.commands.name!r} has no param {name!r}; "
                            f"it has {', '.join(p.name for p in self.commands.params) or 'none'}")
@@ -108,30 +196,49 @@ class HostExecutor:
             raise RunError(f"param {name!r} is {array.dtype}{list(array.shape)}, "
                            f"wanted {p.dtype}{list(p.operand.shape)}")
         np.copyto(self.view(p.operand), array, casting="unsafe")
-        self._packed = False  # what is computed from weights alone is computed again
-        if name in getattr(self, "_missing", ()):
-            self._missing.remove(name)
+        self._store.version += 1  # what is computed from weights alone is computed again, by every sharer
+        if name in self._store.missing:
+            self._store.missing.remove(name)
 
     # --- running ----------------------------------------------------------------------------------
 
-    def _check_inputs(self, inputs: Mapping[str, Array]) -> list[Array]:
-        wanted = "\n".join(f"  {b.name}: {b.dtype}{list(b.operand.shape)}" for b in self.commands.inputs)
-        known = {b.name for b in self.commands.inputs}
-        wrong = [f"missing input {n!r}" for n in known if n not in inputs]
+    def _refuse_inputs(self, inputs: Mapping[str, Array]) -> None:
+        """Raise ``RunError`` with all that is wrong."""
+        known = {b.name: b for b in self.commands.inputs}
+        resident = self._arena.resident
+        wrong = [f"missing input {n!r}" for n in known if n not in inputs and n not in resident]
         wrong += [f"unknown input {n!r}" for n in inputs if n not in known]
-        out = []
-        for b in self.commands.inputs:
-            if b.name in inputs:
-                a = np.asarray(inputs[b.name])
+        wrong += [f"input {n!r} is resident: its rows are in its slot already, and the ones given would be ignored; "
+                  "release_resident_gpu_handle() it first" for n in inputs if n in resident]
+        for n, b in known.items():
+            if n in inputs:
+                a = np.asarray(inputs[n])
                 if a.shape != b.operand.shape or a.dtype != b.dtype.numpy:
-                    wrong.append(f"input {b.name!r} is {a.dtype}{list(a.shape)}, "
-                                 f"wanted {b.dtype}{list(b.operand.shape)}")
-                out.append(a)
-        if wrong:
-            raise RunError(f"{self.commands.name!r}: {'; '.join(sorted(wrong))}. Its inputs are:\n{wanted}")
-        if self._missing:
-            raise RunError(f"{self.commands.name!r} has no data for params {', '.join(self._missing[:8])}"
-                           f"{' …' if len(self._missing) > 8 else ''}; give it in graph.weights or by set_param")
+                    wrong.append(f"input {n!r} is {a.dtype}{list(a.shape)}, wanted {b.dtype}{list(b.operand.shape)}")
+        wanted = "\n".join(f"  {b.name}: {b.dtype}{list(b.operand.shape)}" for b in known.values())
+        raise RunError(f"{self.commands.name!r}: {'; '.join(sorted(wrong))}. Its inputs are:\n{wanted}")
+
+    def _check(self, inputs: Mapping[str, Array]) -> list[tuple[Array, Array]]:
+        """(slot, data) of each input that is given."""
+        if self._unrunnable is not None:
+            raise RunError(self._unrunnable.message)
+        out = []
+        for name, view, shape, dtype in self._inputs:
+            given = inputs.get(name)
+            if given is None:
+                continue
+            a = given if type(given) is np.ndarray else np.asarray(given)
+            if a.shape != shape or a.dtype != dtype:
+                self._refuse_inputs(inputs)
+            out.append((view, a))
+        resident = self._arena.resident
+        if len(out) != len(inputs) or len(out) + len(resident) != len(self._inputs) or (
+                resident and not resident.isdisjoint(inputs)):
+            self._refuse_inputs(inputs)
+        missing = self._store.missing
+        if missing:
+            raise RunError(f"{self.commands.name!r} has no data for params {', '.join(missing[:8])}"
+                           f"{' …' if len(missing) > 8 else ''}; give it in graph.weights or by set_param")
         return out
 
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> dict[str, Array]:
@@ -139,44 +246,75 @@ class HostExecutor:
 
         ``sanitize`` audits the run (``audit.py``) and raises ``SanitizeError``; ``timed`` fills ``seconds``.
         """
-        for t in self.commands.thunks:
-            if isinstance(t, Unrunnable):
-                raise RunError(t.message)
-        arrays = self._check_inputs(inputs)
+        self.execute(inputs, sanitize=sanitize, timed=timed)
+        return self.outputs()
+
+    def outputs(self) -> dict[str, Array]:
+        """What the output slots hold now, as copies."""
+        return {name: view.astype(dtype, copy=True) for name, view, dtype in self._outputs}
+
+    def execute(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> None:
+        """``run`` without copying outputs out."""
+        feed = self._check(inputs)
         audit: Audit | None = None
         if sanitize:
             from runtime.executors.audit import Audit
 
-            audit = Audit(self.commands, self.arena, self.weights, self._scratch)
+            feed += [(view, view.copy()) for name, view, _, _ in self._inputs if name in self._arena.resident]
+            audit = Audit(self.commands, self._arena.data, self._store.data, self._scratch)
             audit.begin()
-        for c in self.commands.constants if sanitize else ():
-            self.view(c.operand)[...] = c.data.array
-        for b, a in zip(self.commands.inputs, arrays, strict=True):
-            np.copyto(self.view(b.operand), a, casting="unsafe")
+            for c in self.commands.constants:
+                self.view(c.operand)[...] = c.data.array
+        for view, a in feed:
+            np.copyto(view, a, casting="unsafe")
         if audit is not None:
             audit.loaded()
+        arena, version = self._arena, self._store.version
+        order = self._later if arena.packed_at == version and audit is None else self._all
+        arena.packed_at = -1
         with _quick_ufuncs():
-            order = self._later if self._packed and audit is None else self._all
-            self._packed = False
-            if timed:
-                self.seconds[:] = 0
-            for i in order:
-                t, args, limit = self._calls[i]
-                self._scratch.reset(limit)
-                start = time.perf_counter() if timed else 0.0
-                if audit is not None:
-                    audit.before(i)
-                try:
-                    t.run(*args, self._scratch)
-                except RlxError as e:
-                    where = self.commands.node_names[self.commands.node_of[i]]
-                    raise type(e)(f"thunk {i} {t.trace_label} ({where}): {e}") from e
-                if audit is not None:
-                    audit.after(i)
-                if timed:
-                    self.seconds[i] = time.perf_counter() - start
+            if timed or audit is not None or current_tracer() is not None:
+                self._watched(order, timed, audit)
+            else:
+                calls, scratch = self._calls, self._scratch
+                for i in order:
+                    t, args, limit = calls[i]
+                    scratch.reset(limit)
+                    try:
+                        t.run(*args, scratch)
+                    except RlxError as e:
+                        raise self._located(i, e) from e
         if audit is not None:
             audit.finish()
-        self._packed = True
-        return {b.name: self.view(b.operand).astype(b.dtype.numpy, copy=True).reshape(b.operand.shape)
-                for b in self.commands.outputs}
+        arena.packed_at = version
+
+    def _watched(self, order: Sequence[int], timed: bool, audit: Audit | None) -> None:
+        """Every thunk in order, timed, audited or traced."""
+        tracer = current_tracer()
+        if tracer is not None and self._facts is None:
+            c = self.commands
+            self._facts = [{"index": i, "node": c.node_names[c.node_of[i]], **thunk_facts(t)} for i, t in enumerate(c.thunks)]
+        if timed:
+            self.seconds[:] = 0
+        for i in order:
+            t, args, limit = self._calls[i]
+            self._scratch.reset(limit)
+            if audit is not None:
+                audit.before(i)
+            start = time.perf_counter()
+            try:
+                t.run(*args, self._scratch)
+            except RlxError as e:
+                raise self._located(i, e) from e
+            took = time.perf_counter() - start
+            if audit is not None:
+                audit.after(i)
+            if timed:
+                self.seconds[i] = took
+            if tracer is not None and self._facts is not None and t.where != "none":
+                tracer.command(t.trace_label, start, took, self._facts[i])
+
+    def _located(self, i: int, e: RlxError) -> RlxError:
+        """The error of thunk i with its place."""
+        where = self.commands.node_names[self.commands.node_of[i]]
+        return type(e)(f"thunk {i} {self.commands.thunks[i].trace_label} ({where}): {e}")
