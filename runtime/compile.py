@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner_core.errors import OptionError
 from planner_core.fusion import DecisionLog, Fusion, FusionOptions, fuse_graph, fusion_for_target
-from planner_core.ir import Array, Graph
-from planner_core.memory import MemoryPlan, PlanOptions, Target, plan_graph
+from planner_core.ir import Array, DimBinding, DType, Graph
+from planner_core.ir.rebind import bound_symbols
+from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.memory.verify import require_sound
 from planner_core.options import OptionInfo, coerce_option, options_of
 from runtime.command_list import CommandList
 from runtime.executors import HostExecutor
+from runtime.legalise import apply_precision
 from runtime.lowering import lower_graph
 from runtime.passes import PassOptions, PassResult, run_passes
+from runtime.precision import PrecisionPolicy
 
 if TYPE_CHECKING:
     from runtime.profile import Profile
@@ -36,6 +42,10 @@ class CompileOptions:
     plan: PlanOptions | None = None
     fusion: FusionOptions | None = None
     passes: PassOptions | None = None
+    precision: PrecisionPolicy | None = None
+    """None = F32; a session or a cache may fill in its own."""
+    dims: DimBinding = DimBinding()
+    """Values for the graph's symbols."""
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
@@ -48,8 +58,26 @@ class CompileOptions:
         return cls(Target(target), plan, fusion_for_target(target), passes_for_target(target, environ))
 
     def plan_for(self, graph: Graph) -> PlanOptions:
-        """The plan's options: those given, or the target's preset for the graph."""
-        return self.plan if self.plan is not None else PlanOptions.for_target(self.target, graph)
+        """The plan's options: those given, or the target's preset for the graph (half stored as half under a mixed
+        precision policy)."""
+        if self.plan is not None:
+            return self.plan
+        preset = PlanOptions.for_target(self.target, graph)
+        return preset if self.half is None else preset.replace(width_policy=ArenaWidthPolicy.NATIVE)
+
+    @property
+    def half(self) -> DType | None:
+        """The half type that products are computed in, if any."""
+        return None if self.precision is None else self.precision.half
+
+    def cache_key(self, graph: Graph) -> str:
+        """SHA-256 over every option that changes what is compiled for ``graph``, presets resolved: equal in any process."""
+        groups: dict[str, Any] = {"fusion": self.fusion_used, "plan": self.plan_for(graph), "passes": self.passes_used}
+        value = {stage: {o.name: _plain(getattr(groups[stage], o.name)) for o in options_of(cls) if o.cache_key}
+                 for stage, cls in GROUPS.items()}
+        value["all"] = {"target": self.target.value, "precision": (self.precision or PrecisionPolicy.F32).value,
+                        "dims": self.dims.as_dict()}
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
     @property
     def fusion_used(self) -> FusionOptions:
@@ -78,6 +106,10 @@ class CompileOptions:
         new = {stage: dataclasses.replace(now[stage], **{k: coerce_option(GROUPS[stage], k, v) for k, v in values.items()})
                for stage, values in stages.items() if values}
         return dataclasses.replace(made, **new)
+
+
+def _plain(v: Any) -> Any:
+    return v.value if isinstance(v, Enum) else v
 
 
 def passes_for_target(target: Target | str, environ: Mapping[str, str] | None = None) -> PassOptions:
@@ -212,8 +244,8 @@ def _timed(timings: dict[str, float], stage: str, fn: Callable[[], _T]) -> _T:
 
 
 def legalise(graph: Graph, options: CompileOptions) -> Graph:
-    """What the target stores and runs; the host runs every op as it is."""
-    return graph
+    """What the target stores and runs: casts of the precision policy; the host runs every op as it is."""
+    return graph if options.precision is None else apply_precision(graph, options.precision)
 
 
 def _finish(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph,
@@ -237,6 +269,8 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     ``UnboundDimError`` for a symbol without a value.
     """
     options = options or CompileOptions()
+    already = bound_symbols(graph)
+    graph = graph.bind({k: v for k, v in options.dims.values if already.get(k) != v}) if options.dims.values else graph
     timings: dict[str, float] = {}
     fusion = _timed(timings, "fuse", lambda: fuse_graph(graph, options.target, options.fusion_used))
     legal = _timed(timings, "legalise", lambda: legalise(fusion.graph, options))
