@@ -13,7 +13,7 @@ from planner_core.errors import RlxError
 from planner_core.ir import Graph
 
 # These modules are imported here so that the functions of the same names win over them as attributes.
-from rlx_viz.compare import Comparison, compare
+from rlx_viz.compare import Comparison, compare, comparing
 from rlx_viz.report import write_report
 from rlx_viz.snapshot import snapshot
 from rlx_viz.version import VERSION
@@ -91,12 +91,20 @@ def report(
     return write_report(doc, path, title=doc.meta["model"]["name"], other=other)
 
 
-def explore(model: str | Path | Graph | Compilation | Any, **kw: Any) -> Explorer:
+def explore(
+    model: str | Path | Graph | Compilation | Any, *, compare: Any = None, state: Mapping[str, Any] | None = None,
+    redact: bool = False, whatif: bool = True, **kw: Any,
+) -> Explorer:
     """The live explorer, for a notebook cell's last line (arguments as for ``compile``).
 
-    Toggling an option there plans again and redraws; ``explorer.selection`` is the selected tensor.
+    Switching an option there plans again and redraws; ``explorer.selection`` is the selected tensor. ``compare``: a
+    second model, options or another tool's CSV, as for ``compare``; it stays while the first is changed. ``state``:
+    another explorer's ``state``, to reopen its view. ``whatif``: work out savings behind the picture.
     """
-    from rlx_viz.explorer import Explorer
+    from rlx_viz.explorer import Explorer, Live
 
-    start, name = compile(model, **kw), _name(model)
-    return Explorer(lambda options: snapshot(start.with_options(**options), name=name), snapshot(start, name=name))
+    live = Live(compile(model, **kw), _name(model), redact)
+    other = None
+    if compare is not None:
+        other = comparing(live.start, compare, redact)
+    return Explorer(live, live.first(), state=state, other=other, whatif=whatif)

@@ -15,6 +15,7 @@ from planner_core.errors import RlxError
 from planner_core.ir import write_atomically
 from planner_core.memory import Target
 from planner_core.options import options_of
+from rlx_viz.inputs import random_inputs
 from rlx_viz.units import bytes_text
 from runtime.compile import GROUPS, CompileOptions
 
@@ -172,7 +173,7 @@ def run(
     import numpy as np
 
     compilation = _load(model, dim, shape, sets, target)
-    arrays = _read_npz(inputs) if inputs else _random_inputs(compilation.legal, seed)
+    arrays = _read_npz(inputs) if inputs else random_inputs(compilation.legal, seed)
     start = time.perf_counter()
     results = compilation.run(arrays, sanitize=sanitize)
     seconds = time.perf_counter() - start
@@ -198,20 +199,6 @@ def _read_npz(path: str) -> dict[str, Any]:
     except (OSError, ValueError, zipfile.BadZipFile) as e:
         what = e.strerror if isinstance(e, OSError) and e.strerror else "not an .npz file"
         raise UsageError(f"--inputs {path}: {what}; wanted an .npz (numpy.savez(path, name=array))") from e
-
-
-def _random_inputs(graph: Any, seed: int) -> dict[str, Any]:
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    out = {}
-    for i in graph.inputs:
-        n = graph[i]
-        if n.dtype.is_float:
-            out[n.name] = rng.standard_normal(n.shape.sizes).astype(n.dtype.numpy)
-        else:
-            out[n.name] = rng.integers(0, 2, n.shape.sizes).astype(n.dtype.numpy)
-    return out
 
 
 @app.command()

@@ -6,7 +6,7 @@ is listed. The document of a comparison is B's with the table ``match``: ``other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from runtime.compile import Compilation
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CHANGES", "Comparison", "compare", "compare_documents"]
+__all__ = ["CHANGES", "Comparison", "compare", "compare_documents", "comparing"]
 
 CHANGES = ("same", "moved", "resized", "new", "lifetime")
 """``match.change`` by code; a tensor of A without a match is "gone"."""
@@ -118,18 +118,31 @@ def compare(a: Any, b: Any, *, redact: bool = False) -> Comparison:
 
     one = rlx_viz.compile(a)
     name = Path(a).name if isinstance(a, (str, Path)) else ""
-    first = snapshot(one, name=name, redact=redact)
-    if _is_table(b):
-        from rlx_viz.foreign import foreign_document
+    return comparing(one, b, redact)(snapshot(one, name=name, redact=redact), one)
 
-        second, other = foreign_document(b, one, first, redact)
-        return Comparison(first, second, other, _changes(first, second, other, True))
+
+def comparing(a: Compilation, b: Any, redact: bool = False) -> Callable[[ColumnDocument, Compilation], Comparison]:
+    """What compares a document, and the compilation that it shows, with ``b`` (read once); ``a`` is what options in
+    ``b`` are over, and whose target a model in ``b`` is compiled for."""
+    import rlx_viz
+
+    if _is_table(b):
+        from rlx_viz.foreign import foreign_document, read_table
+
+        table = read_table(b)
+
+        def with_table(first: ColumnDocument, one: Compilation) -> Comparison:
+            second, other = foreign_document(table, one, first, redact)
+            return Comparison(first, second, other, _changes(first, second, other, True))
+
+        return with_table
+    name = Path(b).name if isinstance(b, (str, Path)) else ""
     if isinstance(b, Mapping):
-        two = one.with_options(**b)
+        two = a.with_options(**b)
     else:
-        two = rlx_viz.compile(b) if isinstance(b, Compilation) else rlx_viz.compile(b, target=one.options.target.value)
-        name = Path(b).name if isinstance(b, (str, Path)) else ""
-    return compare_documents(first, snapshot(two, name=name, redact=redact), one, two)
+        two = b if isinstance(b, Compilation) else rlx_viz.compile(b, target=a.options.target.value)
+    second = snapshot(two, name=name, redact=redact)
+    return lambda first, one: compare_documents(first, second, one, two)
 
 
 def compare_documents(first: ColumnDocument, second: ColumnDocument, a: Compilation, b: Compilation) -> Comparison:

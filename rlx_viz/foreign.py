@@ -12,7 +12,7 @@ from rlx_viz.columns import Column, ColumnDocument, StringTable, exact_int
 from rlx_viz.snapshot_tables.tensors import NONE, OUTPUT_FLAG
 from runtime.compile import Compilation
 
-__all__ = ["ForeignError", "foreign_document"]
+__all__ = ["ForeignError", "foreign_document", "read_table"]
 
 
 class ForeignError(RlxError):
@@ -25,7 +25,7 @@ def foreign_document(table: Any, c: Compilation, ours: ColumnDocument, redact: b
     Rows are matched by our tensors' names, then by their source, then by equal first step, last step and size where
     just one of ours has them; ids that are numbers and no names mean our rows. A row without steps has its match's.
     """
-    frame = _read(table)
+    frame = read_table(table)
     size, offset = (_whole(frame, k) for k in ("size", "offset"))
     label = [str(v) for v in frame["name" if "name" in frame.columns else "id"]]
     spans = (_whole(frame, "lower"), _whole(frame, "upper") - 1) if {"lower", "upper"} <= set(frame.columns) else None
@@ -40,7 +40,8 @@ def foreign_document(table: Any, c: Compilation, ours: ColumnDocument, redact: b
     return _document(ours, label, other, {"birth": birth, "death": death, "offset": offset, "size": size}), other
 
 
-def _read(table: Any) -> Any:
+def read_table(table: Any) -> Any:
+    """The frame of a path or frame, column names in lower case. ``ForeignError`` says what is missing."""
     import pandas as pd
 
     frame = table
