@@ -85,8 +85,15 @@ def fuse_graph(graph: Graph, target: Target | str = Target.CPU, options: FusionO
     run = _Run(draft, limits_of(target, options))
     if options.fusion:
         chosen = [r for r in RULES.values() if getattr(options, r.name)]
-        for phase in sorted({r.phase for r in chosen}):
-            run.to_fixed_point([r for r in chosen if r.phase == phase])
+        phases = [[r for r in chosen if r.phase == p] for p in sorted({r.phase for r in chosen})]
+        for _ in range(MOST_ROUNDS):  # what a later phase did may open a pattern of an earlier one
+            for phase in phases[:1]:
+                run.to_fixed_point(phase)
+            done = len(run.applied)
+            for phase in phases[1:]:
+                run.to_fixed_point(phase)
+            if len(run.applied) == done:
+                break
     return _result(run, graph, target, options)
 
 

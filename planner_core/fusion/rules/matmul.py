@@ -56,7 +56,7 @@ def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         if i != w and (stop := g.shared(i)) is not None:
             return stop
     if g.dtype(codes) is DType.U8:
-        unknown = next((p for i in (codes, zero) if i is not None for p in g.params_of(i) if p not in g.weights), None)
+        unknown = next((p for i in (codes, zero) if i is not None for p in sorted(g.params_of(i)) if p not in g.weights), None)
         if unknown is not None:
             return Refused(Refusal.NO_DATA, codes, facts=(("param", unknown),))
     if g.shape(w).rank != 2 or not g.shape(w).is_static:
