@@ -108,3 +108,10 @@ def explore(
     if compare is not None:
         other = comparing(live.start, compare, redact)
     return Explorer(live, live.first(), state=state, other=other, whatif=whatif)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext rlx_viz``: the magics ``%rlx`` and ``%%rlx``."""
+    from rlx_viz.magics import load_ipython_extension as load
+
+    load(shell)
