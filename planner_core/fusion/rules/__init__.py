@@ -5,6 +5,7 @@ from planner_core.fusion.rules import cleanup
 from planner_core.fusion.rules import recognise
 from planner_core.fusion.rules import recognise_activations
 from planner_core.fusion.rules import norm
+from planner_core.fusion.rules import rope
 from planner_core.fusion.rules import conv
 from planner_core.fusion.rules import matmul
 from planner_core.fusion.rules import weights
@@ -12,4 +13,4 @@ from planner_core.fusion.rules import region
 from planner_core.fusion.rules import ahead
 # isort: on
 
-__all__ = ["ahead", "cleanup", "conv", "matmul", "norm", "recognise", "recognise_activations", "region", "weights"]
+__all__ = ["ahead", "cleanup", "conv", "matmul", "norm", "recognise", "recognise_activations", "region", "rope", "weights"]
