@@ -64,9 +64,9 @@ def test_decoder_through_metal(benchmark: BenchmarkFixture, nodes: int) -> None:
 
 @pytest.mark.parametrize("make", [fresh, chain], ids=["decoder", "chain"])
 def test_growth(benchmark: BenchmarkFixture, make: Any) -> None:
-    """Exponent of time over nodes between 10,000 and 100,000 (best of three and of two)."""
+    """Exponent of time over nodes between 10,000 and 100,000 (best of five and of three)."""
     small, large = make(10_000), make(100_000)
-    times = benchmark.pedantic(lambda: (best(small, 3), best(large, 2)), rounds=1)
+    times = benchmark.pedantic(lambda: (best(small, 5), best(large, 3)), rounds=1)
     exponent = math.log(times[1] / times[0]) / math.log(len(large) / len(small))
     note(benchmark, seconds_small=round(times[0], 3), seconds_large=round(times[1], 3), exponent=round(exponent, 3))
     assert exponent <= EXPONENT * (1 + (SLACK - 1) / 10)
