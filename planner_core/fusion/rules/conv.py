@@ -76,11 +76,12 @@ def _parts(r: Rewrite, g: Draft, conv: NodeId) -> tuple[NodeId, NodeId, NodeId |
 
 
 @rule(anchors=("BatchNorm", "Binary"), group="conv",
-      reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.NOT_CONSTANT, Refusal.EPILOGUE, Refusal.DTYPE))
+      reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.NOT_CONSTANT, Refusal.NO_DATA, Refusal.EPILOGUE, Refusal.DTYPE))
 def conv_batch_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Batch norm, or a factor a channel, goes into the convolution's weight and bias.
 
-    The new weight and bias are static arithmetic on the params: computed once, before the first run.
+    The new weight and bias are static arithmetic on the params, which ``bake_static`` computes ahead. Refused while the
+    params' data is unknown: the arena would hold a second copy of every weight.
     """
     op = g.op(n)
     if isinstance(op, Binary):
@@ -130,8 +131,15 @@ def _scalable(g: Draft, conv: NodeId, vectors: list[NodeId], limits: Limits) -> 
         return Refused(Refusal.SHAPE, conv)
     if (stop := g.shared(conv)) is not None:
         return stop
-    live = next((v for v in (*g.inputs(conv)[1:], *vectors) if not g.static[v]), None)
-    return None if live is None else Refused(Refusal.NOT_CONSTANT, live)
+    weights = (*g.inputs(conv)[1:], *vectors)
+    live = next((v for v in weights if not g.static[v]), None)
+    if live is not None:
+        return Refused(Refusal.NOT_CONSTANT, live)
+    for v in weights:
+        blank = min((p for p in g.params_of(v) if p not in g.weights), default=None)
+        if blank is not None:
+            return Refused(Refusal.NO_DATA, v, facts=(("param", blank),))
+    return None
 
 
 def _scale_conv(r: Rewrite, g: Draft, n: NodeId, conv: NodeId, scale: NodeId, shift: NodeId | None) -> Rewrite:

@@ -24,12 +24,22 @@ def conv(g: Graph, space: int = 2, dtype: DType = DType.F32, static: bool = True
     return g.conv3d(x, w, **how) if space == 3 else g.conv(x, w, **how)
 
 
+def known(g: Graph) -> None:
+    """Data for every param: what is computed ahead has to be known."""
+    rng = np.random.default_rng(0)
+    for p in g.params:
+        n = g[p]
+        g.weights[n.name] = rng.uniform(0.5, 1.5, n.shape.sizes).astype(n.dtype.numpy)
+
+
 def batch_norm(space: int = 2, *, shared: bool = False, output: bool = False, live: bool = False, dtype: DType = DType.F32,
-               **fused: Any) -> Graph:
+               data: bool = True, **fused: Any) -> Graph:
     g = Graph("norm")
     y = conv(g, space, dtype, **fused)
     vectors = [(g.input if live and v == "mean" else g.param)(f"bn.{v}", (4,), dtype) for v in ("gamma", "beta", "mean", "var")]
     z = g.relu(g.batch_norm(y, *vectors, eps=1e-3))
+    if data:
+        known(g)
     return g.set_outputs(z, *([y] if output else [g.reduce_max(y, axes=(0,))] if shared else []))
 
 
@@ -37,6 +47,7 @@ def decomposed() -> Graph:
     """A factor, a quotient a channel and a plain number, as some exporters write batch norm."""
     g = Graph("decomposed")
     y = g.div(g.mul(conv(g), g.param("scale", (1, 4, 1, 1))), g.param("by", (4, 1, 1)))
+    known(g)
     return g.set_outputs(g.mul(g.constant(np.full((1, 1), 3, np.float32)), y))
 
 
@@ -123,6 +134,7 @@ REFUSED = [
     Refused("conv_batch_norm", Refusal.SHARED, lambda: batch_norm(shared=True)),
     Refused("conv_batch_norm", Refusal.OUTPUT, lambda: batch_norm(output=True)),
     Refused("conv_batch_norm", Refusal.NOT_CONSTANT, lambda: batch_norm(live=True)),
+    Refused("conv_batch_norm", Refusal.NO_DATA, lambda: batch_norm(data=False)),
     Refused("conv_batch_norm", Refusal.EPILOGUE, lambda: batch_norm(activation="relu")),
     Refused("conv_batch_norm", Refusal.DTYPE, lambda: batch_norm(dtype=DType.F64)),
     Refused("conv_bias_act", Refusal.SHARED, lambda: bias(shared=True)),
