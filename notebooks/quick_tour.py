@@ -16,8 +16,9 @@
 # %% [markdown]
 # # Quick tour
 #
-# Where does a model's memory go? This notebook takes a real network, the file-type classifier that the
-# `magika` package ships, plans its memory, and looks at the plan from several sides.
+# Where does a model's memory go? This notebook takes three models - the file-type classifier that the `magika`
+# package ships, BERT, and one decoding step of a quantised language model - plans their memory, and looks at the plans
+# from several sides.
 
 # %%
 import rlx_viz
@@ -34,10 +35,20 @@ print(summary_text(doc))
 # used twice; the *lower bound* is the most that is live at one step, which no placement can beat.
 #
 # The explorer below is live: switch `pin_output_ancestors` or `arena_no_reuse` and the model is planned
-# again. Hover or click a tensor in one picture to see it in all of them.
+# again. Hover or click a tensor in one picture to see it in all of them; `?` lists the keys.
 
 # %%
-rlx_viz.explore(compilation)
+explorer = rlx_viz.explore(compilation)
+explorer
+
+# %% [markdown]
+# Python sees the same explorer. What is done here shows above, and what is clicked above shows here.
+
+# %%
+explorer.set_option("arena_no_reuse", True)
+print("options:", explorer.options, "- arena:", f"{explorer.compilation.plan.arena_size:,} bytes")
+explorer.undo()
+print("options:", explorer.options, "- arena:", f"{explorer.compilation.plan.arena_size:,} bytes")
 
 # %% [markdown]
 # The same tensors as data. `kept_by` names the rule that set the end of each live range.
@@ -60,11 +71,17 @@ for reason in plan.why_alive(peak.tensors[0].node):
     print("-", reason.text)
 
 # %% [markdown]
-# What did each step of planning save? The deltas sum exactly from "every tensor its own bytes" to the plan.
+# What did each rule and option save? The changes sum exactly from "every tensor its own bytes" to the number to
+# allocate. And what would switching one do now?
 
 # %%
-for saving in plan.savings():
-    print(f"{saving.delta:>+14,}  {saving.name}  -> {saving.after:,}")
+from rlx_viz.whatif import counterfactuals, waterfall
+
+for step in waterfall(compilation):
+    print(f"{step.nbytes:>+14,}  {step.label}")
+print()
+for other in counterfactuals(compilation):
+    print(f"{other.option}={str(other.value).lower()}: {-other.saved:+,} bytes to allocate, {len(other.nodes)} tensors die earlier")
 
 # %% [markdown]
 # And the proof: run it on the planned arena, with every free byte poisoned.
@@ -77,3 +94,47 @@ head = np.frombuffer(b"import numpy as np\n\ndef main():\n    print('hello')\n" 
 data[0, : len(head)] = head
 (name, scores), = compilation.run({"bytes": data}, sanitize=True).items()
 print(name, scores.shape, "most likely label:", int(scores[0].argmax()), f"at {scores.max():.3f}")
+
+# %% [markdown]
+# ## BERT: what fusion does
+#
+# Twelve layers with the shapes of BERT base, from the zoo: no file, no weights needed to plan. The fusion graph shows
+# which ops became one kernel; every candidate that did not has its reason.
+
+# %%
+from planner_core import zoo
+from rlx_viz.frames import decisions_frame
+
+bert = rlx_viz.compile(zoo.build("bert-base"), target="metal")
+decisions = decisions_frame(rlx_viz.snapshot(bert))
+decisions.groupby(["stage", "rule", "verdict", "explanation"]).size().rename("candidates").to_frame()
+
+# %%
+rlx_viz.explore(bert)
+
+# %% [markdown]
+# The same graph as it was written, beside it: what moved, what is gone, and why.
+
+# %%
+comparison = rlx_viz.compare(bert.with_options(fusion=False), bert)
+for name, (before, after, delta) in comparison.headline.items():
+    print(f"{name:>12}: {before:>14,} -> {after:>14,}  ({delta:+,})")
+comparison.to_frame().groupby("change").size().to_frame("tensors")
+
+# %% [markdown]
+# ## A quantised decoder: commands
+#
+# One token of a 32-layer decoder with 4-bit weights. The command list is what a Metal device would be told; the decode
+# passes fold each layer's packed MLP into two dispatches.
+
+# %%
+from rlx_viz.frames import commands_frame
+
+scenario = next(s for s in zoo.scenarios("llama-decode") if s.name == "packed-mlp-fused")
+print(scenario.story)
+decoder = rlx_viz.compile(scenario.build(), **scenario.settings)
+print(f"{decoder.commands_before.dispatches} dispatches before the passes, {decoder.commands.dispatches} after")
+commands_frame(rlx_viz.snapshot(decoder)).groupby("command")[["read", "written"]].agg(["size", "sum"]).head(12)
+
+# %%
+rlx_viz.explore(decoder, compare={"decode": False})

@@ -1,7 +1,7 @@
 """Owns ``compare``: two plans side by side - two option sets, two models, or ours and another tool's offsets (CSV).
 
-Tensors are matched by name, then source, then structural hash (``planner_core.memory.match_nodes``); what has no match
-is listed. The document of a comparison is B's with the table ``match``: ``other``, the row of A, and ``change``.
+Tensors of one source graph are matched by the source node whose value they hold, so through any fusion; others by
+name, then source, then structural hash (``planner_core.memory.match_nodes``). What has no match is listed. The document of a comparison is B's with the table ``match``: ``other``, the row of A, and ``change``.
 """
 
 from __future__ import annotations
@@ -147,10 +147,20 @@ def comparing(a: Compilation, b: Any, redact: bool = False) -> Callable[[ColumnD
 
 def compare_documents(first: ColumnDocument, second: ColumnDocument, a: Compilation, b: Compilation) -> Comparison:
     """The comparison of two documents, given the compilations they were made of."""
-    pairs = match_nodes(a.legal, b.legal)
+    pairs = _pairs(a, b)
     other = np.full(len(b.legal), NONE, dtype=np.uint32)
     other[list(pairs.values())] = list(pairs)
     return Comparison(first, second, other, _changes(first, second, other, a.legal is b.legal))
+
+
+def _pairs(a: Compilation, b: Compilation) -> dict[int, int]:
+    """Node of A -> node of B."""
+    if a.legal is b.legal or a.source is not b.source:
+        return match_nodes(a.legal, b.legal)
+    holds = {max(o): i for i, o in enumerate(a.fusion.origins) if o}
+    found = {holds[max(o)]: j for j, o in enumerate(b.fusion.origins) if o and max(o) in holds}
+    taken = set(found.values())
+    return found | {i: j for i, j in match_nodes(a.legal, b.legal).items() if i not in found and j not in taken}
 
 
 def _is_table(b: Any) -> bool:

@@ -91,11 +91,11 @@ class RlxMagics(Magics):
         return self._found(name)
 
     def _built(self, cell: str, name: str) -> Any:
-        shell, space = self.shell, self._space
+        shell: Any = self.shell
+        space = self._space
         space.setdefault("Graph", Graph)
         space[name] = Graph("cell")
-        if shell is not None:
-            shell.ex(shell.transform_cell(cell))
+        shell.ex(shell.transform_cell(cell))
         made = space[name]
         if not isinstance(made, (Graph, Compilation)):
             raise UsageError(f"%%rlx: {name} is a {type(made).__name__} after the cell, wanted a Graph")

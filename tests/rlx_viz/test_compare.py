@@ -58,7 +58,14 @@ def test_causes_name_the_rule_or_the_option(bert: Compilation) -> None:
 
 
 def test_fusion_lists_what_has_no_match(bert: Compilation) -> None:
-    found = compare(bert.with_options(fusion=False), bert)
+    plain = bert.with_options(fusion=False)
+    found = compare(plain, bert)
+    fused = {i for d in bert.fusion_log.applied() for i in d.nodes}
+    for j, i in enumerate(found.other.tolist()):
+        if i != NONE:
+            assert max(bert.fusion.origins[j]) == i, "the same value"
+    assert fused >= {plain.legal.find(n).id for n in found.only_a if not n.startswith("%")}
+    assert len(found.only_a) < len(fused)
     assert len(found.only_a) == int(found.a.rows("tensors") - (found.other != NONE).sum())
     frame = found.to_frame()
     assert set(frame[frame.change == "gone"].name) == set(found.only_a)
