@@ -84,6 +84,7 @@ class Explorer(anywidget.AnyWidget):
         self._replan, self._other, self._whatif = replan, other, whatif
         self._picture = first
         self._start = {o["name"]: o["value"] for o in first.document.meta.get("options", [])}
+        self._target = first.document.meta.get("target")
         self._options: Options = {}
         self._history = History()
         self._finished = self._in_flight = 0
@@ -356,10 +357,17 @@ class Explorer(anywidget.AnyWidget):
         if isinstance(result, Exception):
             self.error = f"{type(result).__name__}: {result}"
             return result
-        self._options = {k: v for k, v in options.items() if k not in self._start or not _same(v, self._start[k])}
+        self._options = self._differing(options, result)
         self.show(result)
         self.state = {**self.state, "options": dict(self._options)}
         return None
+
+    def _differing(self, options: Options, shown: Picture) -> Options:
+        """Without what is as it was opened. Another target starts from its own presets, so all count there."""
+        target = shown.document.meta.get("target")
+        if target != self._target:
+            return dict(options)
+        return {k: v for k, v in options.items() if k != "target" and not (k in self._start and _same(v, self._start[k]))}
 
     def _progress(self, share: float, text: str) -> None:
         self.progress, self.progress_text = share, text
@@ -370,10 +378,9 @@ class Explorer(anywidget.AnyWidget):
         if found is None:
             raise RlxError(f"no preset {name!r}; wanted one of {', '.join(p['name'] for p in meta.get('presets', []))}")
         defaults = {o["name"]: o["default"] for o in meta["options"]}
-        wanted = {**{k: v for k, v in defaults.items() if not _same(self._start.get(k), v)}, **found["options"]}
         if "target" in self._options:
-            wanted["target"] = self._options["target"]
-        return wanted
+            return {"target": self._options["target"], **found["options"]}
+        return {**{k: v for k, v in defaults.items() if not _same(self._start.get(k), v)}, **found["options"]}
 
     def _compare_again(self) -> None:
         comparison = self.comparison

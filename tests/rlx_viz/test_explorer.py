@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import rlx_viz
@@ -48,6 +48,7 @@ MOVES = st.one_of(
 )
 
 
+@example([("set", "target", "metal"), ("set", "decode_forms", True)], False)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MOVES, min_size=1, max_size=8), st.booleans())
 def test_any_sequence_of_changes_shows_what_a_fresh_plan_shows(moves: list[tuple[str, Any, Any]], by_request: bool) -> None:
