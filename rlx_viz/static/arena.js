@@ -1,11 +1,14 @@
 // Owns the arena map: offset over step, one rectangle per slot, guards apart, gaps left open.
 
-import { fitHead, lastParts } from "./dom.js";
+import { Groups, NONE } from "./data.js";
+import { el, fitHead, lastParts } from "./dom.js";
 import { countOf, formatBytes, formatCount, formatTick, roundTicks, toBig } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
+import { heatLegend, HEATS, paintHeat, touchedBytes } from "./heat.js";
 import { makeRects, pushRect } from "./raster.js";
 import { FADED, GUARD, GUARD_STRIPE, schemeOf } from "./scheme.js";
+import { StepIndex } from "./stepindex.js";
 
 const MAX_LABELS = 400;
 /** Least room for a text inside a slot, and above the highest line. */
@@ -25,7 +28,25 @@ export class ArenaView extends Plot {
     this.guards = makeRects(0);
     this.slots = 0;
     this.top = 1;
+    this.bound = 0;
+    this.extent = 0;
+    this.plain = makeRects(0);
+    /** Slots by step, built at the first hover. @type {StepIndex | null} */
+    this.index = null;
+    /** @type {Float64Array | null} */
+    this.touched = null;
+    /** @type {import("./raster.js").Rects | null} */
+    this.touching = null;
+    /** @type {import("./heat.js").HeatScale | null} */
+    this.heat = null;
+    /** @type {Groups | null} */
+    this.spans = null;
+    this.mode = el("select", { "aria-label": "Arena colouring", title: "Colour slots, or show heat (h)", onchange: () => store.set({ heat: this.mode.value }) },
+      ...Object.entries(HEATS).map(([key, label]) => el("option", { value: key }, label)));
+    this.tools.append(this.mode);
   }
+
+  get frontKeys() { return [...super.frontKeys, "command"]; }
 
   get inputs() { return ["snap", "space", "colour", "theme", "match", "hidden"]; }
   get yKey() { return /** @type {const} */ ("offsets"); }
@@ -45,7 +66,9 @@ export class ArenaView extends Plot {
     for (let row = 0; row < snap.n; row++) {
       if (space[row] !== wanted || !(size[row] > 0)) continue;
       const end = offset[row] + size[row];
-      pushRect(rects, birth[row], death[row] + 1, offset[row], end, 1 + scheme.of(row) + (scheme.dim(row) ? FADED : 0), 0, row);
+      const index = scheme.of(row);
+      const dim = scheme.dim(row);
+      pushRect(rects, birth[row], death[row] + 1, offset[row], end, 1 + index + (dim ? FADED : 0), scheme.overlay(index, dim), row, scheme.patterns[index]);
       if (end + guard[row] > top) top = end + guard[row];
     }
     for (let i = 0; i < rects.n; i++) {
@@ -53,16 +76,60 @@ export class ArenaView extends Plot {
       if (guard[row]) pushRect(guards, rects.x0[i], rects.x1[i], rects.y1[i], rects.y1[i] + guard[row], GUARD, GUARD_STRIPE, row);
     }
     this.slots = rects.n;
+    this.index = null;
+    this.plain = makeRects(0);
+    this.touching = null;
+    this.touched = null;
+    const spans = snap.table("spans")?.columns;
+    this.spans = spans ? new Groups(spans.command, snap.tables.commands?.rows ?? 0) : null;
     this.rects = rects;
     this.guards = guards;
     this.bound = this.inWeights ? 0 : Number(toBig(snap.meta.headline?.lower_bound));
     this.extent = this.inWeights ? top : Math.max(top, Number(toBig(snap.meta.headline?.arena)));
     this.top = Math.max(this.extent, this.bound, 1);
     this.note.textContent = `${countOf(this.slots, "slot")} · ${formatBytes(this.extent)}`;
-    this.element.querySelector("h2").textContent = this.inWeights ? "Weights" : "Arena";
+    this.heading.textContent = this.inWeights ? "Weights" : "Arena";
+  }
+
+  /** @param {Set<string>} changed */
+  update(changed) {
+    super.update(changed);
+    if (!changed.has("heat")) return;
+    this.mode.value = this.state.heat;
+    this.draw(true);
+    this.legend.replaceChildren(...(this.heat ? [heatLegend(this.heat)] : []));
+    this.writeTwin();
+  }
+
+  /** The slots with one paint: what heat is drawn into. */
+  plainRects() {
+    if (this.plain.row.length !== this.rects.row.length || this.plain.n !== this.rects.n) {
+      this.plain = { ...this.rects, paint: new Uint8Array(this.rects.row.length).fill(1), hatch: new Uint8Array(this.rects.row.length) };
+    }
+    return this.plain;
+  }
+
+  /** A step of a slot for each time it is written or read. */
+  touches() {
+    if (this.touching) return this.touching;
+    const { snap, rects } = this;
+    const { size, root } = snap.t;
+    const at = new Int32Array(snap.n).fill(-1);
+    for (let i = 0; i < rects.n; i++) at[rects.row[i]] = i;
+    const touching = makeRects(rects.n + snap.edges.src.length);
+    /** @param {number} row @param {number} step */
+    const touch = (row, step) => {
+      const i = at[size[row] > 0 ? row : root[row]];
+      if (i >= 0) pushRect(touching, step, step + 1, rects.y0[i], rects.y1[i], 1, 0, row);
+    };
+    for (let row = 0; row < snap.n; row++) touch(row, snap.step[row]);
+    for (let edge = 0; edge < snap.edges.src.length; edge++) touch(snap.edges.src[edge], snap.step[snap.edges.dst[edge]]);
+    return (this.touching = touching);
   }
 
   paint() {
+    this.heat = this.state.heat === "off" ? null : paintHeat(this, this.state.heat);
+    if (this.heat) return;
     const { kx, ox, ky, oy } = this.transform();
     const { table } = schemeOf(this.state, this.theme);
     this.renderer.rects(this.rects, kx, ox, ky, oy, table);
@@ -87,11 +154,20 @@ export class ArenaView extends Plot {
   }
 
   /** @param {CanvasRenderingContext2D} context */
-  decorate(context) {
-    this.slotTexts(context);
-    const { snap, state } = this;
+  inscribe(context) {
+    if (this.state.heat === "off") this.slotTexts(context);
+    this.lines(context);
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  lines(context) {
     if (this.bound > 0) this.level(context, this.bound, [5, 3]);
-    this.level(context, this.extent ?? 0, []);
+    this.level(context, this.extent, []);
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  decorate(context) {
+    const { snap, state } = this;
     /** @param {number} row @param {string} colour @param {number} width @param {number[]} [dash] */
     const frame = (row, colour, width, dash) => {
       const { birth, death, offset, size, space, root } = snap.t;
@@ -104,8 +180,57 @@ export class ArenaView extends Plot {
       frame(state.selected, this.theme.accent, 2);
     }
     if (state.hover >= 0 && state.hover !== state.selected) frame(state.hover, this.theme.ink, 1.5);
+    if (state.command >= 0) this.commandSpans(context, state.command);
     // Last, so that no outline strikes through them.
     this.levelTexts(context);
+  }
+
+  /**
+   * Bytes that a thunk reads and writes: its spans, or the slots of its node where the document has none.
+   * @param {number} command @returns {{writes: boolean, offset: number, bytes: number}[]}
+   */
+  spansOf(command) {
+    const { snap } = this;
+    const wanted = this.inWeights ? snap.weightsSpace : snap.arenaSpace;
+    const columns = snap.table("spans")?.columns;
+    if (columns && this.spans) {
+      return Array.from(this.spans.of(command)).filter((at) => columns.space[at] === wanted)
+        .map((at) => ({ writes: columns.role[at] !== 0, offset: columns.offset[at], bytes: columns.bytes[at] }));
+    }
+    const node = snap.table("commands")?.columns.node[command] ?? NONE;
+    if (node >= snap.n) return [];
+    const { size, root, space, offset } = snap.t;
+    return [...snap.producers(node), node].map((row) => ({ row: size[row] > 0 ? row : root[row], writes: row === node }))
+      .filter(({ row }) => space[row] === wanted && size[row] > 0)
+      .map(({ row, writes }) => ({ writes, offset: offset[row], bytes: size[row] }));
+  }
+
+  /** Reads as open boxes, writes as filled ones, at the step of the thunk. @param {CanvasRenderingContext2D} context @param {number} command */
+  commandSpans(context, command) {
+    const { snap, area } = this;
+    const node = snap.table("commands")?.columns.node[command] ?? NONE;
+    if (node >= snap.n) return;
+    const spans = this.spansOf(command);
+    const x0 = this.toX(snap.step[node]);
+    const wide = Math.max(this.toX(snap.step[node] + 1) - x0, 7);
+    for (const { writes, offset, bytes } of spans) {
+      const top = this.toY(offset + bytes);
+      const tall = Math.max(this.toY(offset) - top, 3);
+      context.strokeStyle = this.theme.accent;
+      context.globalAlpha = 0.45;
+      context.setLineDash([2, 3]);
+      context.beginPath();
+      context.moveTo(area.left, top + tall / 2);
+      context.lineTo(x0, top + tall / 2);
+      context.stroke();
+      context.setLineDash([]);
+      context.globalAlpha = 1;
+      context.fillStyle = writes ? this.theme.accent : this.theme.ground;
+      context.fillRect(x0, top, wide, tall);
+      context.lineWidth = 1.5;
+      context.strokeRect(x0 + 0.75, top + 0.75, wide - 1.5, Math.max(tall - 1.5, 1));
+      context.lineWidth = 1;
+    }
   }
 
   /** @param {CanvasRenderingContext2D} context @param {number} bytes @param {number[]} dash */
@@ -122,10 +247,10 @@ export class ArenaView extends Plot {
 
   /** One text where the two lines are too close for two. @param {CanvasRenderingContext2D} context */
   levelTexts(context) {
-    const extent = this.extent ?? 0;
+    const extent = this.extent;
     const name = this.inWeights ? "weights" : "arena";
     const y = this.toY(extent);
-    const below = this.toY(this.bound ?? 0);
+    const below = this.toY(this.bound);
     const texts = [];
     const least = this.snap.meta.headline?.unknown > 0 ? "≥ " : "";
     const bound = `lower bound ${least}${formatBytes(this.bound)}`;
@@ -219,28 +344,52 @@ export class ArenaView extends Plot {
     }
   }
 
-  /** Brute force over the columns; the last drawn wins, then the nearest within three pixels. @param {import("./plot.js").Point} at */
+  /** Through the index of steps; the last drawn wins, then the nearest within three pixels. @param {import("./plot.js").Point} at */
   hit(at) {
     const { rects } = this;
     const x = this.fromX(at.x);
     const y = this.fromY(at.y);
     const slackX = (3 * (this.x[1] - this.x[0])) / this.area.width;
     const slackY = (3 * (this.y[1] - this.y[0])) / this.area.height;
+    this.index ??= new StepIndex(rects.x0, rects.x1, rects.n, this.snap.steps);
+    const { x0, x1, y0, y1 } = rects;
+    let inside = -1;
     let near = -1;
     let best = Infinity;
-    for (let i = rects.n - 1; i >= 0; i--) {
-      const outX = Math.max(rects.x0[i] - x, x - rects.x1[i], 0);
-      if (outX > slackX) continue;
-      const outY = Math.max(rects.y0[i] - y, y - rects.y1[i], 0);
-      if (outY > slackY) continue;
-      if (outX === 0 && outY === 0) return rects.row[i];
-      const distance = (outX / slackX) ** 2 + (outY / slackY) ** 2;
-      if (distance < best) {
-        best = distance;
-        near = rects.row[i];
+    this.index.near(x - slackX, x + slackX, (i) => {
+      const outX = Math.max(x0[i] - x, x - x1[i], 0);
+      if (outX > slackX) return;
+      const outY = Math.max(y0[i] - y, y - y1[i], 0);
+      if (outY > slackY) return;
+      if (outX === 0 && outY === 0) {
+        if (i > inside) inside = i;
+        return;
       }
+      const distance = (outX / slackX) ** 2 + (outY / slackY) ** 2;
+      if (distance < best || (distance === best && i > near)) {
+        best = distance;
+        near = i;
+      }
+    });
+    const found = inside >= 0 ? inside : near;
+    return found < 0 ? -1 : rects.row[found];
+  }
+
+  /** What held the byte under the pointer before the row and what holds it after. @param {number} row @param {number} offset */
+  neighbours(row, offset) {
+    const { rects, snap } = this;
+    const { birth, death, root } = snap.t;
+    let before = -1;
+    let after = -1;
+    for (let i = 0; i < rects.n; i++) {
+      if (rects.y0[i] > offset || rects.y1[i] <= offset) continue;
+      const other = rects.row[i];
+      if (root[other] === root[row]) continue;
+      if (death[other] < birth[row]) {
+        if (before < 0 || death[other] > death[before]) before = other;
+      } else if (birth[other] > death[row] && (after < 0 || birth[other] < birth[after])) after = other;
     }
-    return near;
+    return { before, after };
   }
 
   describe() {
@@ -249,6 +398,9 @@ export class ArenaView extends Plot {
     const lines = [
       `${this.inWeights ? "weights" : "arena"} map: ${this.note.textContent}` +
         (this.bound > 0 ? `, lower bound ${formatBytes(this.bound)}` : ""),
+      ...(this.state.heat === "touched" ? [`heat: bytes touched, at most ${Math.max(0, ...(this.touched ?? touchedBytes(snap)))} in a step`] : []),
+      ...(this.heat && this.state.heat !== "touched" ? [`${HEATS[/** @type {keyof typeof HEATS} */ (this.state.heat)]}, at most ${this.heat.text}`] : []),
+      ...(this.state.command >= 0 ? [`thunk ${this.state.command}: ${this.spansOf(this.state.command).map((span) => `${span.writes ? "writes" : "reads"} ${span.offset}..${span.offset + span.bytes}`).join(", ") || "touches nothing here"}`] : []),
       "offset..end  birth..death  name  bytes",
     ];
     const slots = Array.from({ length: this.slots }, (_, i) => i);

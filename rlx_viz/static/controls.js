@@ -5,10 +5,10 @@ import { el, swatch } from "./dom.js";
 import { countOf, formatCount } from "./format.js";
 import { THEMES } from "./palette.js";
 import { runQuery } from "./query.js";
-import { schemeOf } from "./scheme.js";
+import { markOf, schemeOf } from "./scheme.js";
 
-const SORTS = { birth: "birth", size: "size", lifetime: "lifetime", offset: "offset" };
-const COLOURS = { family: "op family", dtype: "dtype", kind: "kind", rule: "death rule" };
+const SORTS = { birth: "birth", size: "size", lifetime: "lifetime", offset: "offset", module: "module" };
+const COLOURS = { family: "op family", dtype: "dtype", kind: "kind", module: "module", rule: "death rule" };
 
 export class Controls {
   /** @param {import("./store.js").Store} store @param {{help: () => void}} actions */
@@ -16,7 +16,7 @@ export class Controls {
     this.store = store;
     this.search = el("input", {
       type: "search", class: "rlx-search", "aria-label": "Search tensors", spellcheck: "false", autocomplete: "off",
-      placeholder: "Search: text, op:, size>1K",
+      placeholder: "Search: text, op:, module:, size>1K",
       oninput: () => store.set({ query: this.search.value }),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
@@ -37,9 +37,11 @@ export class Controls {
     this.theme = el("button", { type: "button", class: "rlx-icon", title: "Light or dark (d)", "aria-label": "Switch between light and dark",
       onclick: () => store.set({ theme: store.state.theme === "dark" ? "light" : "dark" }) }, "◐");
     this.help = el("button", { type: "button", class: "rlx-icon", title: "Keys (?)", "aria-label": "List the keys", onclick: actions.help }, "?");
+    this.present = el("button", { type: "button", class: "rlx-icon", title: "Larger type, for a room (e)", "aria-label": "Presentation mode", "aria-pressed": "false",
+      onclick: () => store.set({ present: !store.state.present }) }, "A");
     this.element = el("header", { class: "rlx-bar" }, this.model,
       el("span", { class: "rlx-search-box" }, this.search, this.found),
-      el("span", { class: "rlx-tools" }, this.colour.element, this.sort.element, this.views, this.statics, this.text, this.theme, this.help));
+      el("span", { class: "rlx-tools" }, this.colour.element, this.sort.element, this.views, this.statics, this.text, this.present, this.theme, this.help));
     this.stop = store.on((changed, state) => this.update(changed, state));
   }
 
@@ -57,6 +59,7 @@ export class Controls {
     press(this.views, state.views);
     press(this.statics, state.statics || state.space === "weights");
     press(this.text, state.text);
+    press(this.present, state.present);
     if (this.search.value !== state.query) this.search.value = state.query;
     this.found.textContent = this.found.title = foundText(state);
     this.found.classList.toggle("rlx-none", Boolean(state.queryError) || (state.match !== null && !state.matches));
@@ -158,7 +161,7 @@ export function attachLegend(store, place) {
           if (!hidden.delete(i)) hidden.add(i);
           store.set({ hidden });
         },
-      }, swatch(scheme.colours[i]), name);
+      }, swatch(...markOf(scheme, i)), name);
       return button;
     });
     const focused = place.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement).dataset.key : "";

@@ -6,11 +6,17 @@ const ARRAYS = {
   u2: Uint16Array,
   u4: Uint32Array,
   i4: Int32Array,
+  f4: Float32Array,
   f8: Float64Array,
 };
 
 const TENSOR_COLUMNS =
   "name op shape source dtype kind space family rule flags birth death last_read offset size guard root".split(" ");
+
+/** In a u4 column: points at nothing. */
+export const NONE = 0xffffffff;
+/** Columns of the late tables that point into the message's own strings. @type {Record<string, string[]>} */
+const LATE_STRINGS = { savings: ["label", "option"], counterfactuals: ["option", "value"] };
 
 export const FLAG_OUTPUT = 1;
 export const FLAG_OPAQUE = 2;
@@ -54,6 +60,25 @@ export class Groups {
   }
 }
 
+/** @typedef {{rows: number, columns: Record<string, any>}} Table */
+
+/** @param {any} envelope @param {ArrayBuffer} buffer @returns {Record<string, Table>} */
+function readTables(envelope, buffer) {
+  /** @type {Record<string, Table>} */
+  const tables = {};
+  for (const [table, spec] of Object.entries(/** @type {any} */ (envelope.tables))) {
+    /** @type {Record<string, any>} */
+    const columns = {};
+    for (const [name, place] of Object.entries(/** @type {any} */ (spec.columns))) {
+      const Kind = ARRAYS[/** @type {keyof typeof ARRAYS} */ (place.dtype)];
+      if (!Kind) throw new Error(`table ${table}, column ${name}: this page does not read ${place.dtype}`);
+      columns[name] = new Kind(buffer, place.offset, spec.rows);
+    }
+    tables[table] = { rows: spec.rows, columns };
+  }
+  return tables;
+}
+
 export class Snapshot {
   /** @param {any} envelope @param {ArrayBuffer} buffer  starts on an 8-byte boundary */
   constructor(envelope, buffer) {
@@ -64,17 +89,8 @@ export class Snapshot {
     this.meta = visibleAll(envelope.meta);
     /** @type {string[]} */
     this.strings = envelope.strings.map(visible);
-    /** @type {Record<string, {rows: number, columns: Record<string, any>}>} */
-    this.tables = {};
-    for (const [table, spec] of Object.entries(/** @type {any} */ (envelope.tables))) {
-      /** @type {Record<string, any>} */
-      const columns = {};
-      for (const [name, place] of Object.entries(/** @type {any} */ (spec.columns))) {
-        const Kind = ARRAYS[/** @type {keyof typeof ARRAYS} */ (place.dtype)];
-        columns[name] = new Kind(buffer, place.offset, spec.rows);
-      }
-      this.tables[table] = { rows: spec.rows, columns };
-    }
+    /** @type {Record<string, Table>} */
+    this.tables = readTables(envelope, buffer);
     this.n = this.tables.tensors?.rows ?? 0;
     // A column this page knows and the writer did not fill reads as zeros.
     const filled = this.tables.tensors?.columns ?? {};
@@ -95,6 +111,33 @@ export class Snapshot {
     this.extensionRows = new Groups(this.extensions?.node ?? [], this.n);
     this.arenaSpace = this.meta.spaces?.indexOf("arena") ?? 0;
     this.weightsSpace = this.meta.spaces?.indexOf("weights") ?? 1;
+  }
+
+  /** A table the document may lack: its columns and rows, or null. @param {string} name @returns {Table | null} */
+  table(name) {
+    const table = this.tables[name];
+    return table && table.rows ? table : null;
+  }
+
+  /**
+   * Take over tables that were worked out after the document: savings and counterfactuals.
+   * @param {any} envelope @param {ArrayBuffer} buffer
+   */
+  addLate(envelope, buffer) {
+    const shift = this.strings.length;
+    this.strings = this.strings.concat(envelope.strings.map(visible));
+    for (const [name, table] of Object.entries(readTables(envelope, buffer))) {
+      for (const column of LATE_STRINGS[name] ?? []) {
+        const ids = table.columns[column];
+        if (ids) table.columns[column] = ids.map((/** @type {number} */ id) => (id === NONE ? NONE : id + shift));
+      }
+      this.tables[name] = table;
+    }
+  }
+
+  /** @param {number} id @returns {string} "" for NONE */
+  string(id) {
+    return id === NONE ? "" : this.strings[id] ?? "";
   }
 
   /** @param {string} column @param {number} row */

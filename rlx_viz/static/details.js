@@ -3,9 +3,11 @@
 import { el, swatch, wrappingName } from "./dom.js";
 import { FLAG_OPAQUE, FLAG_OUTPUT, FLAG_UNKNOWN } from "./data.js";
 import { formatBytes, formatCount, formatExact } from "./format.js";
+import { fusionOf, verdictText } from "./graphs.js";
 import { THEMES } from "./palette.js";
 import { TWIN_ROWS } from "./plot.js";
-import { schemeOf } from "./scheme.js";
+import { markOf, schemeOf } from "./scheme.js";
+import { aliasChain, blockedBy, freeingOf, lastReader, thunkOf, verdictsOf } from "./why.js";
 
 const LINKS = 12;
 const LIVE = 60;
@@ -66,10 +68,26 @@ export function reasonsOf(snap, row) {
   }));
 }
 
+/** An option's value out of text: "true", "12", "first_fit". @param {string} text @returns {unknown} */
+function plainValue(text) {
+  if (/^(true|false)$/i.test(text)) return text.toLowerCase() === "true";
+  return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
+}
+
+/** @param {unknown} value */
+function shownValue(value) {
+  return value === true ? "on" : value === false ? "off" : String(value);
+}
+
 export class DetailsView {
-  /** @param {import("./store.js").Store} store */
-  constructor(store) {
+  /**
+   * @param {import("./store.js").Store} store @param {((option: string, value: unknown) => void) | undefined} flip
+   * @param {(node: number) => void} showSource
+   */
+  constructor(store, flip, showSource) {
     this.store = store;
+    this.flip = flip;
+    this.showSource = showSource;
     this.selected = el("section", { class: "rlx-selected", "aria-label": "Selected tensor", "data-panel": "selected" });
     this.live = el("section", { class: "rlx-live", "aria-label": "Live at the peak", "data-panel": "live" });
     this.twin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "details", "aria-label": "Selected tensor as text" });
@@ -77,7 +95,7 @@ export class DetailsView {
     this.element = el("div", { class: "rlx-details" }, this.selected, this.live, this.twin, this.liveTwin);
     this.stop = store.on((changed, state) => {
       if (!state.snap) return;
-      if (["snap", "theme", "colour", "selected"].some((key) => changed.has(key))) this.buildSelected(state);
+      if (["snap", "theme", "colour", "selected", "late", "source"].some((key) => changed.has(key))) this.buildSelected(state);
       if (["snap", "theme", "colour"].some((key) => changed.has(key))) this.buildLive(state);
       if (changed.has("selected")) this.markLive(state.selected);
     });
@@ -87,6 +105,10 @@ export class DetailsView {
   buildSelected(state) {
     const snap = /** @type {import("./data.js").Snapshot} */ (state.snap);
     const row = state.selected;
+    if ((row < 0 || row >= snap.n) && state.source >= 0) {
+      this.buildDropped(snap, state.source);
+      return;
+    }
     if (row < 0 || row >= snap.n) {
       this.selected.replaceChildren(el("h2", {}, "Selected"),
         el("p", { class: "rlx-hint" }, "Click a bar or a slot, search above, or step through with j and k."));
@@ -106,12 +128,14 @@ export class DetailsView {
         el("button", { type: "button", class: "rlx-icon rlx-word", title: "Zoom to it (f)", "aria-label": "Zoom to the selected tensor",
           onclick: () => this.store.set({ focus: (this.store.state.focus ?? 0) + 1 }) }, "zoom"),
         el("button", { type: "button", class: "rlx-icon", title: "Clear (Escape)", "aria-label": "Clear the selection",
-          onclick: () => this.store.set({ selected: -1 }) }, "×")),
-      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), wrappingName(snap.text("name", row))),
+          onclick: () => this.store.set({ selected: -1, source: -1, command: -1 }) }, "×")),
+      el("div", { class: "rlx-name" }, swatch(...markOf(scheme, scheme.of(row))), wrappingName(snap.text("name", row))),
       list,
-      reasons.length ? el("h3", {}, "Kept alive by") : null,
-      reasons.length ? el("ul", { class: "rlx-why" }, ...why) : null,
-      ...this.links(snap, "Root", snap.t.root[row] === row ? [] : [snap.t.root[row]]),
+      el("h3", {}, "Why it lives"),
+      el("ul", { class: "rlx-why" }, ...this.lifeLines(snap, row), ...why, ...this.freeingLines(snap, row)),
+      ...this.placeLines(snap, row),
+      ...this.verdictLines(snap, row),
+      ...this.sourceLines(snap, row),
       ...this.links(snap, "Views", Array.from(snap.viewRows.of(row))),
       ...this.links(snap, "Made from", snap.producers(row)),
       ...this.links(snap, "Read by", snap.consumers(row)),
@@ -120,10 +144,97 @@ export class DetailsView {
     this.twin.textContent = [
       snap.text("name", row),
       ...factsOf(snap, row).map(([name, value]) => `${name}: ${value}`),
+      ...this.whyTexts(snap, row),
       ...reasons.map((r) => `kept alive by ${r.rule.name} (${r.old} → ${r.now}) because of ${snap.text("name", r.cause)}: ${r.rule.doc}`),
       `made from: ${names(snap.producers(row))}`,
       `read by: ${names(snap.consumers(row))}`,
     ].join("\n");
+  }
+
+  /** Made by, last read by, alias of. @param {import("./data.js").Snapshot} snap @param {number} row */
+  lifeLines(snap, row) {
+    const thunk = thunkOf(snap, row);
+    const reader = lastReader(snap, row);
+    const chain = aliasChain(snap, row);
+    const lines = [el("li", {}, "Made by ", el("b", {}, snap.text("op", row) || "nothing"), ` at step ${formatCount(snap.step[row])}`,
+      thunk >= 0 ? [", ", el("button", { type: "button", class: "rlx-link", title: "Show its bytes in the arena", onclick: () => this.store.set({ command: thunk }) }, `thunk ${formatCount(thunk)}`)] : null)];
+    lines.push(reader >= 0 ? el("li", {}, "Last read by ", this.link(snap, reader), ` at step ${formatCount(snap.step[reader])}`)
+      : el("li", {}, snap.t.flags[row] & FLAG_OUTPUT ? "Read by the caller only." : "Nothing reads it."));
+    if (chain.length > 1) lines.push(el("li", {}, "A view: ", chain.slice(1).map((one, at) => [at ? " of " : "of ", this.link(snap, one)])));
+    return lines;
+  }
+
+  /** Option changes that would free it. @param {import("./data.js").Snapshot} snap @param {number} row */
+  freeingLines(snap, row) {
+    return freeingOf(snap, snap.t.size[row] > 0 ? row : snap.t.root[row]).map((one) => {
+      const value = plainValue(one.value);
+      const text = `${one.option} = ${shownValue(value)}`;
+      const control = this.flip
+        ? el("button", { type: "button", class: "rlx-link", "data-frees": one.option, title: "Switch it now", onclick: () => this.flip?.(one.option, value) }, text)
+        : el("b", { "data-frees": one.option }, text);
+      return el("li", { class: "rlx-frees" }, control, ` would free it after step ${formatCount(one.death)} and `,
+        one.saved > 0 ? el("b", {}, `save ${formatBytes(one.saved)}`) : one.saved < 0 ? `cost ${formatBytes(-one.saved)}` : "save nothing in all");
+    });
+  }
+
+  /** What lies under it. @param {import("./data.js").Snapshot} snap @param {number} row */
+  placeLines(snap, row) {
+    const blocked = blockedBy(snap, row);
+    if (!blocked) return [];
+    return [el("h3", {}, "Why not lower"), el("div", { class: "rlx-hint", "data-fact": "blocked" }, blocked.text),
+      ...(blocked.on.length ? [el("ul", { class: "rlx-links" }, ...blocked.on.map((one) => el("li", {}, el("span", { class: "rlx-count" }, "rests on\u00a0"), this.link(snap, one))))] : [])];
+  }
+
+  /** @param {import("./data.js").Snapshot} snap @param {number} row */
+  verdictLines(snap, row) {
+    const verdicts = verdictsOf(snap, row);
+    if (!verdicts.length) return [];
+    return [el("h3", {}, "Fusion and passes", el("span", { class: "rlx-count" }, ` ${formatCount(verdicts.length)}`)),
+      el("ul", { class: "rlx-why" }, ...verdicts.slice(0, LINKS).map((verdict) => el("li", { class: verdict.applied ? "rlx-yes" : "rlx-no", title: [verdict.doc, verdict.facts].filter(Boolean).join("\n") },
+        el("b", {}, verdict.rule), verdict.applied ? " applied" : " refused",
+        verdict.applied && verdict.bytes > 0 ? el("span", { class: "rlx-count" }, ` saves ${formatBytes(verdict.bytes)} of traffic`) : null,
+        verdict.applied && verdict.dispatches > 0 ? el("span", { class: "rlx-count" }, `, ${formatCount(verdict.dispatches)} dispatch${verdict.dispatches === 1 ? "" : "es"}`) : null,
+        el("div", { class: "rlx-hint" }, verdict.applied ? "" : [verdict.reason, verdict.facts].filter(Boolean).join(" · "))))),
+      ...(verdicts.length > LINKS ? [el("div", { class: "rlx-hint" }, `… ${formatCount(verdicts.length - LINKS)} more in the text view`)] : [])];
+  }
+
+  /** The user's own nodes. @param {import("./data.js").Snapshot} snap @param {number} row */
+  sourceLines(snap, row) {
+    const data = fusionOf(snap);
+    const members = Array.from(data.membersOf(row));
+    if (data.same || !members.length) return [];
+    const graph = data.source;
+    const item = (/** @type {number} */ node) => el("li", {}, el("button", { type: "button", class: "rlx-link", "data-source": node, title: `Show ${graph?.name(node)} in the fusion graph`,
+      onclick: () => this.showSource(node) }, `${graph?.op(node)} ${graph?.name(node)}`));
+    return [el("h3", {}, "In the model", el("span", { class: "rlx-count" }, ` ${formatCount(members.length)}`)),
+      el("ul", { class: "rlx-links" }, ...members.slice(0, LINKS).map(item), members.length > LINKS ? el("li", { class: "rlx-count" }, `… ${formatCount(members.length - LINKS)} more`) : null)];
+  }
+
+  /** An op of the model that became nothing. @param {import("./data.js").Snapshot} snap @param {number} node */
+  buildDropped(snap, node) {
+    const graph = fusionOf(snap).source;
+    const name = graph?.name(node) ?? "";
+    this.selected.replaceChildren(el("h2", {}, "Selected op"), el("div", { class: "rlx-name" }, wrappingName(name)),
+      el("p", { class: "rlx-hint" }, `${graph?.op(node) ?? "An op"} of the model. No output needs it, so it has no tensor.`));
+    this.twin.textContent = `${name}\nremoved: no output needs it`;
+  }
+
+  /** The same for the text twin. @param {import("./data.js").Snapshot} snap @param {number} row */
+  whyTexts(snap, row) {
+    const reader = lastReader(snap, row);
+    const chain = aliasChain(snap, row);
+    const blocked = blockedBy(snap, row);
+    const data = fusionOf(snap);
+    const name = (/** @type {number} */ one) => snap.text("name", one);
+    return [
+      `made by ${snap.text("op", row)} at step ${snap.step[row]}`,
+      reader >= 0 ? `last read by ${name(reader)} at step ${snap.step[reader]}` : "last read by nothing",
+      ...(chain.length > 1 ? [`alias of ${chain.slice(1).map(name).join(" of ")}`] : []),
+      ...freeingOf(snap, snap.t.size[row] > 0 ? row : snap.t.root[row]).map((one) => `freed after step ${one.death} by ${one.option} = ${one.value}, saves ${one.saved}`),
+      ...(blocked ? [`why not lower: ${blocked.text}${blocked.on.length ? ` rests on ${blocked.on.map(name).join(", ")}` : ""}`] : []),
+      ...verdictsOf(snap, row).map(verdictText),
+      ...(data.same ? [] : Array.from(data.membersOf(row), (node) => `in the model: ${data.source?.op(node)} ${data.source?.name(node)}`)),
+    ];
   }
 
   /** @param {import("./data.js").Snapshot} snap @param {number} row */

@@ -4,7 +4,7 @@
  * An element. `attributes` may hold `class`, `on…` listeners and plain attributes; false and null are left out.
  * @param {string} tag
  * @param {Record<string, any>} [attributes]
- * @param {...(Node | string | number | null | undefined | false)} children
+ * @param {...any} children  nodes, texts, numbers, lists of them; null and false are left out
  * @returns {any}
  */
 export function el(tag, attributes = {}, ...children) {
@@ -14,17 +14,17 @@ export function el(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children) {
+  for (const child of /** @type {any[]} */ (children).flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
     node.append(child instanceof Node ? child : String(child));
   }
   return node;
 }
 
-/** A small square of colour for legends and lists. @param {string} colour */
-export function swatch(colour) {
-  const node = el("i", { class: "rlx-swatch", "aria-hidden": "true" });
-  node.style.background = colour;
+/** A small square of colour, and pattern if any, for legends and lists. @param {string} colour @param {string} [pattern] */
+export function swatch(colour, pattern = "") {
+  const node = el("i", { class: "rlx-swatch", "aria-hidden": "true", "data-colour": colour, "data-pattern": pattern || null });
+  node.style.backgroundColor = colour;
   return node;
 }
 

@@ -7,6 +7,7 @@ import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
 import { makeRects, pushRect } from "./raster.js";
 import { clampRange } from "./viewport.js";
+import { modulesOf } from "./modules.js";
 import { FADED, FADED_LIGHT, LIGHT, schemeOf } from "./scheme.js";
 
 /** Rows at least this high are named: each where the text fits, else every other one. */
@@ -14,6 +15,11 @@ const LABEL_ROW = 8;
 const LABEL_HEIGHT = 13;
 /** A few buffers stay bars instead of growing into blocks. */
 const TALLEST_ROW = 28;
+
+/** Also of infinities, whose difference is no number. @param {number} a @param {number} b */
+function compare(a, b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
 
 export class GanttView extends Plot {
   /** @param {import("./store.js").Store} store @param {() => boolean} wheelAllowed */
@@ -87,7 +93,9 @@ export class GanttView extends Plot {
     const scheme = schemeOf(state, this.theme);
     const rects = makeRects(this.order.length * 2);
     // Rows can be thinner than a pixel: what the search keeps is drawn over what it fades.
+    /** @type {number[]} */
     const faded = [];
+    /** @type {number[]} */
     const kept = [];
     for (let y = 0; y < this.order.length; y++) {
       this.rowOf[this.order[y]] = y;
@@ -96,10 +104,11 @@ export class GanttView extends Plot {
     for (const y of faded.concat(kept)) {
       const row = this.order[y];
       const inset = root[row] === row ? 0.06 : 0.3;
-      const paint = 1 + scheme.of(row);
+      const index = scheme.of(row);
+      const paint = 1 + index;
       const dim = scheme.dim(row);
       const read = Math.min(Math.max(last_read[row], birth[row]), death[row]);
-      pushRect(rects, birth[row], read + 1, y + inset, y + 1 - inset, paint + (dim ? FADED : 0), 0, row);
+      pushRect(rects, birth[row], read + 1, y + inset, y + 1 - inset, paint + (dim ? FADED : 0), scheme.overlay(index, dim), row, scheme.patterns[index]);
       if (death[row] > read) {
         const light = paint + (dim ? FADED_LIGHT : LIGHT);
         pushRect(rects, read + 1, death[row] + 1, y + inset, y + 1 - inset, light, paint + (dim ? FADED : 0), row);
@@ -130,13 +139,15 @@ export class GanttView extends Plot {
       } else if (space[row] === snap.arenaSpace || flags[row] & unknown) roots.push(row);
       else this.left.none += 1;
     }
+    const module = state.sort === "module" ? modulesOf(snap).of : new Int32Array(0);
     const key = {
       birth: (/** @type {number} */ row) => birth[row],
       size: (/** @type {number} */ row) => -size[row],
       lifetime: (/** @type {number} */ row) => birth[row] - death[row],
       offset: (/** @type {number} */ row) => offset[row],
+      module: (/** @type {number} */ row) => (module[row] < 0 ? Infinity : module[row]),
     }[state.sort] ?? ((row) => birth[row]);
-    roots.sort((a, b) => key(a) - key(b) || a - b);
+    roots.sort((a, b) => compare(key(a), key(b)) || a - b);
     if (!state.views) return Uint32Array.from(roots);
     const order = [];
     for (const row of roots) {
@@ -159,13 +170,17 @@ export class GanttView extends Plot {
   get rowHeight() { return this.area.height / (this.y[1] - this.y[0]); }
 
   /** @param {CanvasRenderingContext2D} context */
-  decorate(context) {
-    const { snap, state } = this;
-    const { birth, death } = snap.t;
-    if (this.rowHeight >= 14) this.barTexts(context);
+  inscribe(context) {
+    if (this.rowHeight >= 14 * this.type) this.barTexts(context);
     const { above, below } = this.outside();
     this.outsideText(context, above ? `▲ ${formatCount(above)} more live above` : "", this.area.top + 18);
     this.outsideText(context, below ? `▼ ${formatCount(below)} more live below` : "", this.area.top + this.area.height - 8);
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  decorate(context) {
+    const { snap, state } = this;
+    const { birth, death } = snap.t;
     /** @param {number} row @param {string} colour @param {number} width @param {number[]} [dash] */
     const frame = (row, colour, width, dash) => {
       const y = this.rowOf[row] ?? -1;

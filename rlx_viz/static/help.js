@@ -5,31 +5,40 @@ import { el } from "./dom.js";
 const KEYS = [
   ["drag", "pan"],
   ["wheel", "zoom · Ctrl: steps only · Shift: the other axis only"],
-  ["Shift + drag", "zoom to a box"],
+  ["Shift + drag", "zoom to a box: the steps of every view"],
   ["double click, 0", "show everything"],
-  ["← → ↑ ↓", "pan"],
+  ["← → ↑ ↓", "pan · in a list: choose · on a splitter: move it"],
   ["+ −", "zoom steps"],
-  ["[ ]", "zoom rows or bytes"],
+  ["[ ]", "zoom rows, bytes or layers"],
+  ["1 … 7", "show or hide a view"],
+  ["m, double click on a title", "fill the space with one view"],
   ["j k", "next, previous tensor"],
   ["f", "zoom to the selected tensor"],
   ["p", "zoom to the peak"],
-  ["/", "search · Enter: next match"],
+  ["/", "search · Enter: next match · Shift + Enter: previous"],
   ["v", "views"],
   ["w", "weights"],
+  ["h", "arena: slots, then each heat"],
+  ["g", "fusion: side by side, overlaid, fused only"],
+  ["o", "fusion: fold into modules, or unfold"],
+  ["Backspace", "fusion: leave a module"],
+  ["b", "pin this plan as the baseline, or unpin"],
+  ["u, Ctrl + Z", "undo"],
+  ["r, Ctrl + Shift + Z", "redo"],
   ["t", "text"],
+  ["e", "larger type, for a room"],
   ["d", "light or dark"],
-  ["m", "fill the space with one view"],
   ["Escape", "clear"],
   ["?", "this list"],
 ];
 
 export class Help {
   constructor() {
-    const list = el("dl", { class: "rlx-pairs" });
+    const list = el("dl", { class: "rlx-pairs rlx-keys" });
     for (const [key, what] of KEYS) list.append(el("dt", {}, el("kbd", {}, key)), el("dd", {}, what));
     this.element = el("dialog", { class: "rlx-help", "aria-label": "Keys" },
       el("h2", {}, "Keys", el("button", { type: "button", class: "rlx-icon", "aria-label": "Close", onclick: () => this.element.close() }, "×")), list,
-      el("p", { class: "rlx-hint" }, "Search: conv, /conv_\\d+/, op:matmul, dtype:f16, kind:view, rule:outputs, source:layer1, size>1MiB, life>10, step:42; words combine, − excludes."));
+      el("p", { class: "rlx-hint" }, "Search: conv, /conv_\\d+/, op:matmul, dtype:f16, kind:view, rule:outputs, module:encoder, source:layer1, size>1MiB, life>10, step:42; words combine, − excludes."));
     this.element.addEventListener("click", (/** @type {MouseEvent} */ event) => {
       if (event.target === this.element) this.element.close();
     });

@@ -1,7 +1,7 @@
 // Owns every colour that canvases draw with: Okabe–Ito's hues, tuned until each pair stays apart under
 // simulated colour-vision deficiency (the test for this file measures it).
 
-/** @typedef {{name: string, ink: string, muted: string, line: string, faint: string, accent: string, ground: string, colours: Record<string, string>, spare: string[]}} Theme */
+/** @typedef {{name: string, ink: string, muted: string, line: string, faint: string, accent: string, ground: string, colours: Record<string, string>}} Theme */
 
 /** @type {Record<string, Theme>} */
 export const THEMES = {
@@ -25,7 +25,6 @@ export const THEMES = {
       dark: "#162e30",
       brown: "#68525b",
     },
-    spare: ["#7a6bb5", "#6f9e3f", "#a8b2bd", "#b98b5e"],
   },
   dark: {
     name: "dark",
@@ -47,7 +46,6 @@ export const THEMES = {
       dark: "#bccbb4",
       brown: "#87634c",
     },
-    spare: ["#9a8cd6", "#8dbb5c", "#5d6772", "#cfa376"],
   },
 };
 
@@ -81,11 +79,15 @@ const FIXED = {
   elided: "yellow",
 };
 
+/** What lies over a colour once all are in use: nothing, dots, lines. */
+export const PATTERNS = ["", "dots", "lines"];
+
 /**
- * One colour per name: the fixed one where there is one, else the next unused.
- * @param {string[]} names @param {Theme} theme @returns {string[]}
+ * One mark per name: the fixed colour where there is one, else the next unused; after those the same
+ * colours again with a pattern, so that up to thirty names stay apart.
+ * @param {string[]} names @param {Theme} theme @returns {{colour: string, pattern: number}[]}
  */
-export function coloursFor(names, theme) {
+export function marksFor(names, theme) {
   const taken = new Set();
   const fixed = names.map((name) => {
     const key = /** @type {Record<string, string>} */ (FIXED)[name.toLowerCase()];
@@ -93,10 +95,17 @@ export function coloursFor(names, theme) {
     taken.add(key);
     return theme.colours[key];
   });
+  const all = Object.values(theme.colours);
   const free = Object.entries(theme.colours).filter(([key]) => !taken.has(key)).map(([, colour]) => colour);
-  const rest = [...free, ...theme.spare];
+  const rest = free.map((colour) => ({ colour, pattern: 0 }));
+  for (let pattern = 1; pattern < PATTERNS.length; pattern++) rest.push(...all.map((colour) => ({ colour, pattern })));
   let next = 0;
-  return fixed.map((colour) => colour || rest[next++ % rest.length]);
+  return fixed.map((colour) => (colour ? { colour, pattern: 0 } : rest[next++ % rest.length]));
+}
+
+/** The colours of `marksFor`, for a few names. @param {string[]} names @param {Theme} theme @returns {string[]} */
+export function coloursFor(names, theme) {
+  return marksFor(names, theme).map((mark) => mark.colour);
 }
 
 /** @param {string} hex @returns {[number, number, number]} */

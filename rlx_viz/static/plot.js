@@ -1,4 +1,4 @@
-// Owns what the three canvas views share: layers, axes, the step range, gestures, and the text twin.
+// Owns what the canvas views share: layers, axes, the ranges shown, gestures, and the text twin.
 
 import { el } from "./dom.js";
 import { formatCount, roundTicks } from "./format.js";
@@ -9,7 +9,11 @@ import { attachViewport, clampRange, zoomRange } from "./viewport.js";
 /** @typedef {{x: number, y: number}} Point  CSS pixels in the view */
 /** @typedef {{x0: number, y0: number, x1: number, y1: number}} Box */
 
-export const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+const FACE = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+/** Type in canvases while presenting, against the usual 11 px. */
+const LARGER = 1.45;
+/** Below this width a view's header takes two lines. */
+const SLIM = 720;
 /** Rows a text twin shows before it says how many more there are. */
 export const TWIN_ROWS = 200;
 const AXIS = 18;
@@ -25,8 +29,11 @@ export class Plot {
     this.name = options.name;
     this.base = el("canvas", { class: "rlx-base", "aria-hidden": "true" });
     this.over = el("canvas", { class: "rlx-over", tabindex: 0, role: "img", "aria-label": options.label });
+    this.mid = el("canvas", { class: "rlx-mid", "aria-hidden": "true" });
     this.twin = el("pre", { class: "rlx-twin", "data-twin": options.name, "aria-label": `${options.title} as text` });
-    this.body = el("div", { class: "rlx-plot" }, this.base, this.over, this.twin);
+    this.body = el("div", { class: "rlx-plot" }, this.base, this.mid, this.over, this.twin);
+    /** Controls of this view, in its header. */
+    this.tools = el("span", { class: "rlx-view-tools" });
     this.legend = el("div", { class: "rlx-legend" });
     this.note = el("span", { class: "rlx-note" });
     this.grow = el("button", {
@@ -34,13 +41,22 @@ export class Plot {
       "aria-label": `Maximise ${options.title}`, "aria-pressed": "false",
       onclick: () => store.set({ maximised: store.state.maximised === this.name ? "" : this.name }),
     }, "⤢");
-    this.element = el("section", { class: `rlx-view rlx-view-${options.name}`, "aria-label": options.title },
-      el("header", {}, el("h2", {}, options.title), this.note, this.legend, this.grow), this.body);
+    this.heading = el("h2", { title: "Double click to fill the space (m)", ondblclick: () => this.grow.click() }, options.title);
+    this.element = el("section", { class: `rlx-view rlx-view-${options.name}`, "aria-label": options.title, "data-view": options.name },
+      el("header", {}, this.heading, this.note, this.legend, this.tools, this.grow), this.body);
     this.renderer = new PixelRenderer(this.base);
     this.context = /** @type {CanvasRenderingContext2D} */ (this.over.getContext("2d"));
+    this.still = /** @type {CanvasRenderingContext2D} */ (this.mid.getContext("2d"));
     this.scale = 0;
     this.axis = false;
+    /** Nothing else reads what this view builds. */
+    this.lazy = false;
+    this.stale = false;
     this.drawn = 0;
+    /** Longest synchronous answer to a pointer move since the last document, for the bench. */
+    this.hovered = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.sharpen = undefined;
     /** @type {Box | null} */
     this.box = null;
     /** @type {Point | null} */
@@ -55,7 +71,11 @@ export class Plot {
   // What a view supplies.
   /** State keys that change the rectangles. @returns {string[]} */
   get inputs() { return []; }
-  /** Key of the state's y range, "" when the y axis does not zoom. @returns {"rows" | "offsets" | ""} */
+  /** Key of the state's x range. @returns {"x" | "graphX"} */
+  get xKey() { return "x"; }
+  /** Smallest x span that zooming reaches. */
+  get xLeast() { return 2; }
+  /** Key of the state's y range, "" when the y axis does not zoom. @returns {"rows" | "offsets" | "graphY" | ""} */
   get yKey() { return ""; }
   /** y grows upwards. */
   get upward() { return true; }
@@ -63,22 +83,33 @@ export class Plot {
   get yLeast() { return 1; }
   /** @returns {[number, number]} */
   fullY() { return [0, 1]; }
+  /** Room around the plot. @param {number} width @param {number} height @returns {{left: number, top: number, right: number, bottom: number}} */
+  margins(width, height) {
+    const left = Math.round((width < 620 ? 76 : 124) * (this.state.present ? 1.25 : 1));
+    return { left: Math.min(left, width * 0.4), top: 4, right: 10, bottom: height && this.axis ? AXIS * this.type : 4 };
+  }
   build() {}
   paint() {}
-  /** @param {CanvasRenderingContext2D} _context */
+  /** What stays while the pointer moves. @param {CanvasRenderingContext2D} _context */
+  inscribe(_context) {}
+  /** What follows the pointer and the selection. @param {CanvasRenderingContext2D} _context */
   decorate(_context) {}
   /** Row under a point, -1 for none. @param {Point} _at @returns {number} */
   hit(_at) { return -1; }
   /** @returns {string} */
   describe() { return ""; }
+  /** A tooltip of the view's own, null for the tensor's. @param {import("./store.js").State} _state @returns {{key: string, parts: any[]} | null} */
+  tip(_state) { return null; }
 
   get state() { return this.store.state; }
   get snap() { return /** @type {import("./data.js").Snapshot} */ (this.store.state.snap); }
   get theme() { return THEMES[this.state.theme]; }
+  /** How much larger type is than usual. */
+  get type() { return this.state.present ? LARGER : 1; }
   /** @returns {[number, number]} */
   get fullX() { return [0, this.snap?.steps ?? 1]; }
   /** @returns {[number, number]} */
-  get x() { return this.state.x ?? this.fullX; }
+  get x() { return this.state[this.xKey] ?? this.fullX; }
   /** @returns {[number, number]} */
   get y() { return (this.yKey && this.state[this.yKey]) || this.fullY(); }
 
@@ -103,7 +134,7 @@ export class Plot {
   zoom(factorX, factorY, at) {
     /** @type {any} */
     const patch = {};
-    if (factorX !== 1) patch.x = zoomRange(this.x, this.fullX, factorX, this.fromX(at.x), 2);
+    if (factorX !== 1) patch[this.xKey] = zoomRange(this.x, this.fullX, factorX, this.fromX(at.x), this.xLeast);
     if (factorY !== 1 && this.yKey) {
       patch[this.yKey] = zoomRange(this.y, this.fullY(), factorY, this.fromY(at.y), this.yLeast);
     }
@@ -116,7 +147,7 @@ export class Plot {
     const patch = {};
     const x = (dx * (this.x[1] - this.x[0])) / this.area.width;
     const y = (dy * (this.y[1] - this.y[0]) * (this.upward ? -1 : 1)) / this.area.height;
-    if (dx) patch.x = clampRange([this.x[0] + x, this.x[1] + x], this.fullX);
+    if (dx) patch[this.xKey] = clampRange([this.x[0] + x, this.x[1] + x], this.fullX);
     if (dy && this.yKey) patch[this.yKey] = clampRange([this.y[0] + y, this.y[1] + y], this.fullY());
     this.move(patch);
   }
@@ -128,7 +159,7 @@ export class Plot {
     /** @type {any} */
     const patch = {};
     if (Math.abs(box.x1 - box.x0) > 4) {
-      patch.x = clampRange([xs[0], Math.max(xs[1], xs[0] + 2)], this.fullX);
+      patch[this.xKey] = clampRange([xs[0], Math.max(xs[1], xs[0] + this.xLeast)], this.fullX);
     }
     if (this.yKey && Math.abs(box.y1 - box.y0) > 4) {
       patch[this.yKey] = clampRange([ys[0], Math.max(ys[1], ys[0] + this.yLeast)], this.fullY());
@@ -138,7 +169,7 @@ export class Plot {
 
   reset() {
     /** @type {any} */
-    const patch = { x: null };
+    const patch = { [this.xKey]: null };
     if (this.yKey) patch[this.yKey] = null;
     this.move(patch);
   }
@@ -155,7 +186,7 @@ export class Plot {
     this.pointer = at;
     const inside = at && this.inArea(at);
     const step = inside ? Math.min(Math.floor(this.fromX(at.x)), this.snap.steps - 1) : -1;
-    this.store.set({ hover: inside ? this.hit(at) : -1, hoverStep: step, pointer: at ? this.name : "", at });
+    this.store.set({ hover: inside ? this.hit(at) : -1, hoverStep: step, hoverSource: -1, hoverGroup: -1, hoverOther: -1, pointer: at ? this.name : "", at });
   }
 
   /** @param {Point} at */
@@ -166,7 +197,7 @@ export class Plot {
 
   /** @param {Point} at */
   click(at) {
-    if (this.inArea(at)) this.store.set({ selected: this.hit(at) });
+    if (this.inArea(at)) this.store.set({ selected: this.hit(at), source: -1 });
   }
 
   /** @param {Box | null} box */
@@ -180,20 +211,34 @@ export class Plot {
   update(changed) {
     if (!this.snap) return;
     const rebuild = this.inputs.some((key) => changed.has(key));
-    if (rebuild) {
+    if (rebuild && !this.asleep) {
       this.build();
       this.keepZoom();
-    }
+    } else if (rebuild) this.stale = true;
     if (changed.has("maximised")) this.grow.setAttribute("aria-pressed", String(this.state.maximised === this.name));
-    const repaint = rebuild || changed.has("x") || (this.yKey !== "" && changed.has(this.yKey)) || changed.has("theme");
-    this.draw(repaint);
+    const repaint = rebuild || changed.has(this.xKey) || changed.has("present") || (this.yKey !== "" && changed.has(this.yKey)) || changed.has("theme");
+    if (repaint || this.frontKeys.some((key) => changed.has(key))) this.draw(repaint);
+  }
+
+  /** State keys that change what lies over the rectangles. @returns {string[]} */
+  get frontKeys() { return ["hover", "hoverStep", "selected", "maximised"]; }
+
+  /** A closed view that nothing else reads builds only once it is opened. */
+  get asleep() { return this.lazy && !this.state.open.split(" ").includes(this.name); }
+
+  /** Build now what a closed view put off. */
+  wake() {
+    if (!this.stale || this.asleep || !this.snap) return;
+    this.stale = false;
+    this.build();
+    this.keepZoom();
   }
 
   /** A new plan may be shorter or lower than the zoomed range. */
   keepZoom() {
-    const { x } = this.state;
+    const x = this.state[this.xKey];
     const y = this.yKey ? this.state[this.yKey] : null;
-    if (x) this.store.set({ x: clampRange(x, this.fullX) });
+    if (x) this.store.set({ [this.xKey]: clampRange(x, this.fullX) });
     if (y) this.store.set({ [this.yKey]: clampRange(y, this.fullY()) });
   }
 
@@ -203,8 +248,10 @@ export class Plot {
     const height = this.body.clientHeight;
     if (!this.snap || width < 40 || height < 20) return;
     const started = performance.now();
-    const gutter = width < 620 ? 76 : 124;
-    const area = { left: gutter, top: 4, width: width - gutter - 10, height: height - 4 - (this.axis ? AXIS : 4) };
+    this.wake();
+    this.element.classList.toggle("rlx-slim", width < SLIM * this.type);
+    const { left, top, right, bottom } = this.margins(width, height);
+    const area = { left, top, width: width - left - right, height: height - top - bottom };
     const sharp = window.devicePixelRatio || 1;
     const scale = this.state.moving ? Math.min(1, sharp) : sharp;
     const moved = area.width !== this.area.width || area.height !== this.area.height || scale !== this.scale;
@@ -222,25 +269,55 @@ export class Plot {
       this.paint();
       this.renderer.show();
     }
-    if (this.over.width !== Math.round(width * sharp) || this.over.height !== Math.round(height * sharp)) {
-      this.over.width = Math.round(width * sharp);
-      this.over.height = Math.round(height * sharp);
+    if (repaint || moved) {
+      this.layer(this.mid, this.still, width, height, () => {
+        this.frameAndSteps(this.still);
+        this.clipped(this.still, () => {
+          this.peakBand(this.still);
+          this.inscribe(this.still);
+        });
+      });
     }
     const context = this.context;
+    this.layer(this.over, context, width, height, () => this.front(context));
+    if (repaint || moved) this.drawn = performance.now() - started;
+  }
+
+  /** A canvas layer cleared, at the screen's sharpness, with the view's type. @param {HTMLCanvasElement} canvas @param {CanvasRenderingContext2D} context @param {number} width @param {number} height @param {() => void} draw */
+  layer(canvas, context, width, height, draw) {
+    const sharp = window.devicePixelRatio || 1;
+    if (canvas.width !== Math.round(width * sharp) || canvas.height !== Math.round(height * sharp)) {
+      canvas.width = Math.round(width * sharp);
+      canvas.height = Math.round(height * sharp);
+    }
     context.setTransform(sharp, 0, 0, sharp, 0, 0);
     context.clearRect(0, 0, width, height);
-    context.font = FONT;
-    this.frameAndSteps(context);
+    context.font = this.font();
+    draw();
+  }
+
+  /** @param {number} [size] @param {string} [weight] */
+  font(size = 11, weight = "") {
+    return `${weight} ${Math.round(size * this.type * 2) / 2}px ${FACE}`.trim();
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {() => void} draw */
+  clipped(context, draw) {
     context.save();
     context.beginPath();
-    context.rect(area.left, area.top, area.width, area.height);
+    context.rect(this.area.left, this.area.top, this.area.width, this.area.height);
     context.clip();
-    this.peakBand(context);
-    this.decorate(context);
-    this.cursor(context);
+    draw();
     context.restore();
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  front(context) {
+    this.clipped(context, () => {
+      this.decorate(context);
+      this.cursor(context);
+    });
     this.labels(context);
-    if (repaint || moved) this.drawn = performance.now() - started;
   }
 
   /** Rectangles' scale and origin in device pixels: x·kx + ox, y·ky + oy. */
@@ -349,7 +426,8 @@ export class Plot {
   }
 
   writeTwin() {
-    this.twin.textContent = this.snap ? this.describe() : "";
+    this.wake();
+    this.twin.textContent = this.snap && !this.asleep ? this.describe() : "";
   }
 
   close() {

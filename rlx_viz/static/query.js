@@ -1,6 +1,8 @@
-// Owns the search language: text, /regex/, field:text, size>1MiB, life>10, step:42, and - to exclude.
+// Owns the search language: text, /regex/, field:text, module:, rule:, size>1MiB, life>10, step:42, and - to exclude.
 
 import { parseSize } from "./format.js";
+import { decisionsOf, fusionOf } from "./graphs.js";
+import { modulesOf } from "./modules.js";
 
 const TEXT_FIELDS = ["name", "op", "shape", "source"];
 const LIST_FIELDS = { dtype: "dtypes", kind: "kinds", space: "spaces", family: "families" };
@@ -44,7 +46,13 @@ function compileWord(snap, word) {
   }
   if (key === "rule") {
     const hits = (snap.meta.rules ?? []).map((/** @type {any} */ rule) => rule.name.toLowerCase().includes(wanted));
-    return (row) => Boolean(hits[snap.t.rule[row]]) || rulesOf(snap, row).some((rule) => hits[rule]);
+    const decided = decidedBy(snap, wanted);
+    return (row) => Boolean(hits[snap.t.rule[row]]) || decided[row] === 1 || rulesOf(snap, row).some((rule) => hits[rule]);
+  }
+  if (key === "module") {
+    const { names, of } = modulesOf(snap);
+    const hits = names.map((name) => name.toLowerCase().includes(wanted));
+    return (row) => hits[of[row]] === true;
   }
   if (key in LIST_FIELDS) {
     const names = snap.meta[LIST_FIELDS[/** @type {keyof typeof LIST_FIELDS} */ (key)]] ?? [];
@@ -53,6 +61,24 @@ function compileWord(snap, word) {
   }
   const text = word.toLowerCase();
   return stringTest(snap, ["name", "op", "source"], (candidate) => candidate.toLowerCase().includes(text));
+}
+
+/** Rows about which a fusion rule or a pass of that name decided anything. @param {import("./data.js").Snapshot} snap @param {string} wanted */
+function decidedBy(snap, wanted) {
+  const flags = new Uint8Array(snap.n);
+  const decisions = decisionsOf(snap);
+  const hits = decisions.rules.map((rule) => rule.name.toLowerCase().includes(wanted));
+  if (!hits.some(Boolean)) return flags;
+  const { source } = fusionOf(snap);
+  const before = snap.table("commands_before")?.columns.node ?? [];
+  for (let at = 0; at < decisions.n; at++) {
+    if (!hits[decisions.columns?.rule[at]]) continue;
+    const rows = decisions.stage(at) === "passes" ? before : source?.row ?? [];
+    for (const node of [decisions.columns?.anchor[at], ...Array.from(decisions.nodes.of(at), (link) => decisions.links?.node[link])]) {
+      if (rows[node] >= 0 && rows[node] < snap.n) flags[rows[node]] = 1;
+    }
+  }
+  return flags;
 }
 
 /** @param {import("./data.js").Snapshot} snap @param {number} row */

@@ -2,13 +2,15 @@
 // A renderer needs `resize`, `clear`, `lines`, `rects` and `show`; a GPU one can take this one's place.
 
 /**
- * Rectangles as columns. `paint` indexes the colour table; `hatch` draws a row of stripes instead of a fill.
+ * Rectangles as columns. `paint` indexes the colour table; `hatch` is the colour of what `pattern` draws
+ * over it: slanted stripes, dots (1) or lines (2); 0 for a plain fill.
  * @typedef {object} Rects
  * @property {number} n
  * @property {Float64Array} x0 @property {Float64Array} x1
  * @property {Float64Array} y0 @property {Float64Array} y1
  * @property {Uint8Array} paint
  * @property {Uint8Array} hatch
+ * @property {Uint8Array} pattern
  * @property {Uint32Array} row   tensor row of each rectangle
  */
 
@@ -22,12 +24,13 @@ export function makeRects(capacity) {
     y1: new Float64Array(capacity),
     paint: new Uint8Array(capacity),
     hatch: new Uint8Array(capacity),
+    pattern: new Uint8Array(capacity),
     row: new Uint32Array(capacity),
   };
 }
 
-/** @param {Rects} rects @param {number} x0 @param {number} x1 @param {number} y0 @param {number} y1 @param {number} paint @param {number} hatch @param {number} row */
-export function pushRect(rects, x0, x1, y0, y1, paint, hatch, row) {
+/** @param {Rects} rects @param {number} x0 @param {number} x1 @param {number} y0 @param {number} y1 @param {number} paint @param {number} hatch @param {number} row @param {number} [pattern] */
+export function pushRect(rects, x0, x1, y0, y1, paint, hatch, row, pattern = 0) {
   const i = rects.n++;
   rects.x0[i] = x0;
   rects.x1[i] = x1;
@@ -36,6 +39,7 @@ export function pushRect(rects, x0, x1, y0, y1, paint, hatch, row) {
   rects.paint[i] = paint;
   rects.hatch[i] = hatch;
   rects.row[i] = row;
+  rects.pattern[i] = pattern;
 }
 
 export class PixelRenderer {
@@ -45,6 +49,8 @@ export class PixelRenderer {
     this.context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     this.width = 0;
     this.height = 0;
+    this.image = new ImageData(1, 1);
+    this.pixels = new Uint32Array(this.image.data.buffer);
     this.resize(1, 1);
   }
 
@@ -117,11 +123,7 @@ export class PixelRenderer {
       if (bottom <= top) bottom = top + 1;
       const colour = colours[paint[i]];
       if (hatch[i]) {
-        const stripe = colours[hatch[i]];
-        for (let y = top; y < bottom; y++) {
-          const base = y * width;
-          for (let x = left; x < right; x++) pixels[base + x] = (x + y) % 6 < 2 ? stripe : colour;
-        }
+        this.pattern(left, right, top, bottom, colour, colours[hatch[i]], rects.pattern[i]);
       } else if (right - left < 8) {
         for (let y = top; y < bottom; y++) {
           const end = y * width + right;
@@ -133,7 +135,21 @@ export class PixelRenderer {
     }
   }
 
+  /** @param {number} left @param {number} right @param {number} top @param {number} bottom @param {number} colour @param {number} mark @param {number} pattern */
+  pattern(left, right, top, bottom, colour, mark, pattern) {
+    const { width, pixels } = this;
+    for (let y = top; y < bottom; y++) {
+      const base = y * width;
+      // Counted from the rectangle's own edge, so that even a thin bar shows its pattern.
+      const deep = y - top;
+      for (let x = left; x < right; x++) {
+        const on = pattern === 1 ? x % 5 < 2 && deep % 5 > 0 && deep % 5 < 3 : pattern === 2 ? deep % 4 === 1 : (x + y) % 6 < 2;
+        pixels[base + x] = on ? mark : colour;
+      }
+    }
+  }
+
   show() {
-    this.context.putImageData(/** @type {ImageData} */ (this.image), 0, 0);
+    this.context.putImageData(this.image, 0, 0);
   }
 }

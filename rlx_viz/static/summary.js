@@ -2,6 +2,7 @@
 
 import { el, swatch } from "./dom.js";
 import { formatBytes, formatCount, formatExact, formatShare, toBig } from "./format.js";
+import { timeText } from "./commands.js";
 import { THEMES, coloursFor } from "./palette.js";
 
 const PARTS = ["weights", "activations", "scratch", "padding"];
@@ -14,7 +15,7 @@ export class SummaryView {
     this.content = el("div", { class: "rlx-summary-content" });
     this.element = el("section", { class: "rlx-summary", "aria-label": "Summary" }, this.content, this.twin);
     this.stop = store.on((changed, state) => {
-      if (state.snap && (changed.has("snap") || changed.has("theme"))) this.build(state);
+      if (state.snap && ["snap", "theme", "base", "baseline"].some((key) => changed.has(key))) this.build(state);
     });
   }
 
@@ -26,6 +27,14 @@ export class SummaryView {
     // A difference of two lower bounds is no bound itself.
     const about = least ? "≈ " : "";
     const total = toBig(head.allocate);
+    const before = baselineOf(state);
+    /** @param {string} key @param {bigint} now */
+    const delta = (key, now) => {
+      if (!before || before[key] === undefined) return null;
+      const by = now - toBig(before[key]);
+      return el("em", { class: `rlx-by ${by > 0n ? "rlx-worse" : by < 0n ? "rlx-better" : ""}`, "data-delta": key, title: `against the pinned baseline's ${formatExact(before[key])}` },
+        by === 0n ? "±0" : `${by > 0n ? "+" : ""}${formatBytes(by)}`);
+    };
     const colours = coloursFor(PARTS, THEMES[state.theme]);
     const parts = PARTS.map((name, i) => ({ name, bytes: toBig(head[name]), colour: colours[i] }));
 
@@ -43,7 +52,7 @@ export class SummaryView {
 
     const main = el("div", { class: "rlx-allocate" },
       el("div", { class: "rlx-fact-name" }, "Allocate"),
-      el("div", { class: "rlx-number", "data-fact": "allocate" }, `${least}${formatBytes(total)}`),
+      el("div", { class: "rlx-number", "data-fact": "allocate" }, `${least}${formatBytes(total)}`, delta("allocate", total)),
       el("div", { class: "rlx-exact" }, `${least}${formatExact(total)}`));
     const stack = el("div", { class: "rlx-parts" }, bar, el("div", { class: "rlx-part-row" }, ...legend));
 
@@ -52,15 +61,17 @@ export class SummaryView {
     const naive = toBig(head.naive);
     const gap = arena - bound;
     const top = snap.n && Number.isInteger(head.peak_step) ? snap.liveAt(head.peak_step)[0] : undefined;
+    const gaps = gapsAtPeak(snap);
     const facts = el("dl", { class: "rlx-facts" },
-      fact("arena", "Arena", `${least}${formatBytes(arena)}`, "inputs, constants, activations, guards"),
+      fact("arena", "Arena", [`${least}${formatBytes(arena)}`, delta("arena", arena)], "inputs, constants, activations, guards"),
       fact("naive", "Naive (nothing reused)", `${least}${formatBytes(naive)}`, formatExact(naive)),
       fact("saved", "Saved", `${about}${formatBytes(head.saved)}`, `${formatShare(toBig(head.saved), naive)} of it`),
       fact("peak", "Peak", `${least}${formatBytes(head.peak_bytes)}`,
-        snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps",
+        [snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps", gaps ? ` · gaps ${formatShare(gaps.bytes, gaps.top)}` : ""].join(""),
         top === undefined ? undefined : () => this.goToPeak(head.peak_step, top)),
       fact("lower_bound", "Lower bound", `${least}${formatBytes(bound)}`,
-        least ? "sizes unknown" : gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${aboveText(gap, bound)}`));
+        least ? "sizes unknown" : gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${aboveText(gap, bound)}`),
+      ...this.workFacts(snap));
 
     const lines = [];
     if (head.unknown > 0) {
@@ -75,6 +86,7 @@ export class SummaryView {
     if (notes.length) lines.push(note("info", `${formatCount(notes.length)} note${notes.length === 1 ? "" : "s"}`, notes));
     const remarks = el("div", { class: "rlx-remarks" }, ...lines);
 
+    this.content.classList.toggle("rlx-many", facts.children.length > 5);
     this.content.replaceChildren(main, stack, facts, remarks);
     this.twin.textContent = [
       `allocate ${least}${formatBytes(total)} (${formatExact(total)})`,
@@ -84,12 +96,30 @@ export class SummaryView {
       `saved ${about}${formatExact(head.saved)} (${formatShare(toBig(head.saved), naive)})`,
       `peak ${least}${formatExact(head.peak_bytes)} at step ${head.peak_step}`,
       `lower bound ${least}${formatExact(bound)}, gap ${about}${formatExact(gap)}${head.optimal && !least ? ", optimal" : ""}`,
+      ...(gaps ? [`fragmentation at the peak ${formatExact(gaps.bytes)} of ${formatExact(gaps.top)} (${formatShare(gaps.bytes, gaps.top)})`] : []),
+      ...workTexts(snap),
+      ...(before ? [`against the baseline: allocate ${total - toBig(before.allocate)} B, arena ${arena - toBig(before.arena)} B`] : []),
       `model hash ${snap.meta.footer?.model_hash ?? snap.meta.model?.hash ?? "unknown"}`,
       `tensors ${formatCount(snap.n)}, of unknown size ${head.unknown ?? 0}`,
       ...(head.unknown_names ?? []).map((/** @type {string} */ name) => `  unknown size: ${name}`),
       ...unsupported.map(([op, k]) => `unsupported ${op} × ${k}`),
       ...notes.map((/** @type {string} */ text) => `note: ${text}`),
     ].join("\n");
+  }
+
+  /** Dispatches, traffic and estimated time. @param {import("./data.js").Snapshot} snap */
+  workFacts(snap) {
+    const { counters, estimate } = snap.meta;
+    const facts = [];
+    if (counters) {
+      facts.push(fact("dispatches", "Dispatches", [el("span", { class: "rlx-was" }, `${formatCount(counters.dispatches_source)} → `), formatCount(counters.dispatches)],
+        counters.dispatches_before !== counters.dispatches ? `${formatCount(counters.dispatches_before)} before passes` : "no pass applied"));
+      facts.push(fact("traffic", "Intermediates", [el("span", { class: "rlx-was" }, `${formatBytes(counters.traffic_source)} → `), formatBytes(counters.traffic)], "written in one run"));
+    }
+    if (estimate) {
+      facts.push(fact("estimate", "Estimated time", [el("span", { class: "rlx-was" }, `${timeText(estimate.us_before)} → `), timeText(estimate.us)], `roofline, ${estimate.title || estimate.device}`));
+    }
+    return facts;
   }
 
   /** @param {number} step @param {number} top */
@@ -111,12 +141,47 @@ function aboveText(gap, bound) {
   return `${formatShare(gap, bound)} above`;
 }
 
-/** @param {string} key @param {string} name @param {string} value @param {string} detail @param {() => void} [action] */
+/** @param {string} key @param {string} name @param {any} value @param {string} detail @param {() => void} [action] */
 function fact(key, name, value, detail, action) {
   const shown = action
     ? el("button", { type: "button", class: "rlx-link", onclick: action, title: "Zoom to the peak" }, value)
     : value;
-  return el("div", { "data-fact": key }, el("dt", {}, name), el("dd", {}, shown, el("small", {}, detail)));
+  return el("div", { "data-fact": key }, el("dt", {}, name), el("dd", {}, shown, el("small", { title: detail }, detail)));
+}
+
+/** Headline of the pinned plan, null for none or when it is the plan on screen. @param {import("./store.js").State} state */
+function baselineOf(state) {
+  if (state.base) return state.base === state.snap ? null : state.base.meta.headline ?? null;
+  return state.baseline?.headline ?? null;
+}
+
+/** Bytes not in use below the highest live slot at the peak; null when nothing lives. @param {import("./data.js").Snapshot} snap */
+function gapsAtPeak(snap) {
+  const step = snap.meta.headline?.peak_step;
+  if (!snap.n || !Number.isInteger(step)) return null;
+  const { offset, size, guard, root } = snap.t;
+  let top = 0;
+  const ends = [];
+  for (const row of snap.liveAt(step)) {
+    if (root[row] !== row) continue;
+    ends.push([offset[row], offset[row] + size[row] + guard[row]]);
+  }
+  let used = 0;
+  for (const [from, to] of ends.sort((a, b) => a[0] - b[0])) {
+    used += Math.max(0, to - Math.max(from, top));
+    top = Math.max(top, to);
+  }
+  return top > 0 ? { bytes: BigInt(Math.round(top - used)), top: BigInt(Math.round(top)) } : null;
+}
+
+/** @param {import("./data.js").Snapshot} snap */
+function workTexts(snap) {
+  const { counters, estimate } = snap.meta;
+  return [
+    ...(counters ? [`dispatches ${counters.dispatches_source} → ${counters.dispatches_before} before passes → ${counters.dispatches}`,
+      `intermediate traffic ${formatExact(counters.traffic_source)} → ${formatExact(counters.traffic)}`] : []),
+    ...(estimate ? [`estimated ${estimate.us_before} µs → ${estimate.us} µs (roofline, ${estimate.title || estimate.device})`] : []),
+  ];
 }
 
 /** @param {string} kind @param {string} title @param {string[]} items */

@@ -4,7 +4,7 @@ import { el, swatch, wrappingName } from "./dom.js";
 import { factsOf, reasonsOf } from "./details.js";
 import { formatBytes, formatCount } from "./format.js";
 import { THEMES } from "./palette.js";
-import { schemeOf } from "./scheme.js";
+import { markOf, schemeOf } from "./scheme.js";
 
 export class Tooltip {
   /** @param {import("./store.js").Store} store @param {HTMLElement} root @param {Record<string, import("./plot.js").Plot>} plots */
@@ -14,7 +14,7 @@ export class Tooltip {
     this.element = el("div", { class: "rlx-tip", role: "tooltip", hidden: true });
     this.shown = "";
     this.stop = store.on((changed, state) => {
-      if (["hover", "hoverStep", "pointer", "at", "snap", "x"].some((key) => changed.has(key))) this.update(state);
+      if (["hover", "hoverStep", "hoverSource", "hoverGroup", "hoverOther", "pointer", "at", "snap", "x"].some((key) => changed.has(key))) this.update(state);
     });
   }
 
@@ -24,15 +24,17 @@ export class Tooltip {
     const plot = this.plots[state.pointer];
     const row = state.hover;
     const curve = state.pointer === "occupancy" && state.hoverStep >= 0;
-    if (!snap || !plot || !at || (row < 0 && !curve)) {
+    const own = snap && plot && at ? plot.tip(state) : null;
+    if (!snap || !plot || !at || (row < 0 && !curve && !own)) {
       this.element.hidden = true;
       this.shown = "";
       return;
     }
-    const key = `${state.rev} ${row} ${curve ? state.hoverStep : ""} ${state.colour} ${state.theme}`;
+    const key = `${state.rev} ${own?.key ?? row} ${state.pointer} ${curve ? state.hoverStep : ""} ${state.colour} ${state.theme}`;
     if (key !== this.shown) {
       this.shown = key;
-      if (row >= 0) this.fillRow(state, row);
+      if (own) this.element.replaceChildren(...own.parts.filter(Boolean));
+      else if (row >= 0) this.fillRow(state, row);
       else this.fillStep(snap, state.hoverStep);
     }
     this.element.hidden = false;
@@ -46,9 +48,21 @@ export class Tooltip {
     const list = el("dl", { class: "rlx-pairs" });
     for (const [name, value] of factsOf(snap, row)) list.append(el("dt", {}, name), el("dd", {}, value));
     const rules = [...new Set(reasonsOf(snap, row).map((reason) => reason.rule.name))];
+    if (state.pointer === "arena" && state.at) this.nextDoor(snap, list, row, state.at);
     if (rules.length) list.append(el("dt", {}, "kept by"), el("dd", {}, rules.join(", ")));
     this.element.replaceChildren(
-      el("div", { class: "rlx-name" }, swatch(scheme.colours[scheme.of(row)]), wrappingName(snap.text("name", row))), list);
+      el("div", { class: "rlx-name" }, swatch(...markOf(scheme, scheme.of(row))), wrappingName(snap.text("name", row))), list);
+  }
+
+  /** What was on these bytes before and what comes after. @param {import("./data.js").Snapshot} snap @param {HTMLElement} list @param {number} row @param {import("./plot.js").Point} at */
+  nextDoor(snap, list, row, at) {
+    const arena = /** @type {import("./arena.js").ArenaView} */ (this.plots.arena);
+    const { before, after } = arena.neighbours(row, arena.fromY(at.y));
+    /** @param {string} when @param {number} other @param {string} none */
+    const line = (when, other, none) => list.append(el("dt", {}, when),
+      el("dd", {}, other < 0 ? none : `${snap.text("name", other)} · ${formatCount(snap.t.birth[other])} to ${formatCount(snap.t.death[other])}`));
+    line("before", before, "nothing on this byte");
+    line("after", after, "nothing on this byte");
   }
 
   /** @param {import("./data.js").Snapshot} snap @param {number} step */

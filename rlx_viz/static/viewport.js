@@ -31,7 +31,7 @@ export function clampRange(range, full) {
  * @param {import("./plot.js").Plot} plot @param {() => boolean} wheelAllowed
  */
 export function attachViewport(plot, wheelAllowed) {
-  const surface = plot.over;
+  const surface = /** @type {HTMLCanvasElement} */ (plot.over);
   /** @type {Map<number, {x: number, y: number}>} */
   const fingers = new Map();
   /** @type {null | {x: number, y: number, moved: boolean, box: boolean}} */

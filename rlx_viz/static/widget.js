@@ -22,29 +22,63 @@ function pageIsDark() {
 }
 
 /**
- * Sends one option change at a time; while it runs, later changes of an option replace earlier ones.
+ * Sends what the explorer asks for. Option changes that are not done yet go along with the next one, since Python
+ * drops a request that a newer one overtook.
  * @param {any} model
  */
 function makeRequester(model) {
   /** @type {Map<string, unknown>} */
-  const waiting = new Map();
+  const open = new Map();
   let sequence = model.get("done");
-  let sent = 0;
-  const next = () => {
-    const first = waiting.entries().next();
-    if (first.done || sent > model.get("done")) return;
-    const [option, value] = first.value;
-    waiting.delete(option);
-    sent = sequence = Math.max(sequence, model.get("done")) + 1;
-    model.set("request", { option, value, seq: sent });
+  model.on("change:done", () => { if (model.get("done") >= sequence) open.clear(); });
+  return (/** @type {import("./app.js").PlanRequest} */ request) => {
+    /** @type {Record<string, any>} */
+    let message = { ...request };
+    if ("option" in request) {
+      open.delete(request.option);
+      open.set(request.option, request.value);
+      if (open.size > 1) message = { options: Object.fromEntries(open) };
+    } else if (!("pin" in request)) open.clear();
+    sequence = Math.max(sequence, model.get("done")) + 1;
+    model.set("request", { ...message, seq: sequence });
     model.save_changes();
   };
-  model.on("change:done", next);
-  return (/** @type {string} */ name, /** @type {unknown} */ value) => {
-    waiting.delete(name);
-    waiting.set(name, value);
-    next();
+}
+
+/** Runs the plan and says how it went; absent where the kernel can't. @param {any} model */
+function makeRunner(model) {
+  if (model.get("run_request") === undefined) return undefined;
+  let sequence = model.get("run_done")?.seq ?? 0;
+  return (/** @type {boolean} */ sanitize) => {
+    sequence += 1;
+    model.set("run_request", { seq: sequence, sanitize, repeat: sanitize ? 1 : 5 });
+    model.save_changes();
   };
+}
+
+/** @param {any} model */
+function statusOf(model) {
+  const asked = model.get("run_request")?.seq ?? 0;
+  const done = model.get("run_done") ?? {};
+  return {
+    busy: model.get("busy"), error: model.get("error"), progress: model.get("progress") ?? -1, progressText: model.get("progress_text") ?? "",
+    baseline: model.get("baseline") ?? {}, history: { undo: 0, redo: 0, ...model.get("history") },
+    run: asked > (done.seq ?? 0) ? { text: "running…", ok: true, busy: true }
+      : done.seq ? { text: `${done.text ?? ""}`, ok: Boolean(done.ok), busy: false } : null,
+  };
+}
+
+/** @param {any} model @param {string} header @param {string} buffer */
+function packed(model, header, buffer) {
+  const text = model.get(header);
+  return text ? { text, buffer: aligned(model.get(buffer)) } : null;
+}
+
+/** What the picture keeps in `state`: all but the options, null for nothing. @param {any} state */
+function viewPart(state) {
+  if (!state || typeof state !== "object") return null;
+  const { options: _options, ...view } = state;
+  return Object.keys(view).length ? view : null;
 }
 
 /** @param {{model: any, el: HTMLElement}} context */
@@ -61,11 +95,36 @@ function render({ model, el }) {
     },
     onDocument: (listener) => listen(model, "change:rev", listener),
     onStatus: (listener) => {
-      const stops = [listen(model, "change:busy", listener), listen(model, "change:error", listener)];
+      const names = ["busy", "error", "progress", "progress_text", "baseline", "history", "run_request", "run_done"];
+      const stops = names.map((name) => listen(model, `change:${name}`, listener));
       return () => stops.forEach((stop) => stop());
     },
-    status: () => ({ busy: model.get("busy"), error: model.get("error") }),
+    status: () => statusOf(model),
     request: makeRequester(model),
+    run: makeRunner(model),
+    other: () => {
+      const found = packed(model, "compare_header", "compare_buffer");
+      return found && model.get("compare_rev") === model.get("rev") ? unpackSnapshot(found.text, found.buffer) : null;
+    },
+    onOther: (listener) => {
+      const stops = [listen(model, "change:compare_rev", listener), listen(model, "change:compare_header", listener)];
+      return () => stops.forEach((stop) => stop());
+    },
+    late: (snap) => {
+      const found = packed(model, "extra_header", "extra_buffer");
+      if (!found || model.get("extra_rev") !== model.get("rev")) return false;
+      snap.addLate(JSON.parse(found.text), found.buffer);
+      return true;
+    },
+    onLate: (listener) => listen(model, "change:extra_rev", listener),
+    savedView: () => viewPart(model.get("state")),
+    saveView: (saved) => {
+      const held = model.get("state");
+      if (held === undefined || JSON.stringify(viewPart(held)) === JSON.stringify(saved)) return;
+      model.set("state", { ...saved, ...(held?.options ? { options: held.options } : {}) });
+      model.save_changes();
+    },
+    onSavedView: (listener) => listen(model, "change:state", listener),
     selection: () => model.get("selection"),
     select: (row) => {
       if (model.get("selection") === row) return;

@@ -164,7 +164,7 @@ def test_producers_and_the_peak_list_are_links(open_report: OpenReport) -> None:
     expect(page.locator(".rlx-viz")).to_have_attribute("data-selected", str(row))
     edges = doc.tables["edges"]
     producer = int(edges["src"][edges["dst"] == row][0])
-    page.locator(f'[data-panel="selected"] button[data-row="{producer}"]').click()
+    page.locator(f'[data-panel="selected"] button[data-row="{producer}"]').last.click()
     expect(page.locator(".rlx-viz")).to_have_attribute("data-selected", str(producer))
 
 
@@ -403,7 +403,7 @@ def test_names_in_the_arena_never_overlap(open_report: OpenReport) -> None:
     page = open_report(make_document(200))
     page.evaluate(
         """() => {
-            const over = document.querySelector('.rlx-view-arena .rlx-over').getContext('2d');
+            const over = document.querySelector('.rlx-view-arena .rlx-mid').getContext('2d');
             const {clearRect, fillText} = CanvasRenderingContext2D.prototype;
             over.clearRect = function (...box) { window.names = []; clearRect.apply(this, box); };
             over.fillText = function (text, x, y) {

@@ -1,0 +1,125 @@
+// Owns where the views stand: two columns of open views, splitters between them, and the bar that opens them.
+
+import { el } from "./dom.js";
+
+/** @typedef {{name: string, title: string, key: string, column: 0 | 1}} Place */
+
+/** @type {Place[]} */
+export const PLACES_OF_VIEWS = [
+  { name: "occupancy", title: "Occupancy", key: "1", column: 0 },
+  { name: "gantt", title: "Live ranges", key: "2", column: 0 },
+  { name: "arena", title: "Arena", key: "3", column: 0 },
+  { name: "fusion", title: "Fusion", key: "4", column: 1 },
+  { name: "commands", title: "Commands", key: "5", column: 1 },
+  { name: "waterfall", title: "Savings", key: "6", column: 1 },
+  { name: "compare", title: "Compare", key: "7", column: 1 },
+];
+
+/** Names of the open views, in their order. @param {string} open */
+export function openViews(open) {
+  const names = open.split(" ");
+  return PLACES_OF_VIEWS.filter((place) => names.includes(place.name)).map((place) => place.name);
+}
+
+/** @param {string} open @param {string} name */
+export function flipView(open, name) {
+  const names = openViews(open);
+  const next = names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
+  return openViews(next.join(" ")).join(" ");
+}
+
+export class Layout {
+  /** @param {import("./store.js").Store} store @param {Record<string, HTMLElement>} elements */
+  constructor(store, elements) {
+    this.store = store;
+    this.elements = elements;
+    this.columns = [el("div", { class: "rlx-views" }), el("div", { class: "rlx-views" })];
+    this.middle = splitter("Width of the memory views against the others", false, this.columns[0], this.columns[1]);
+    this.element = el("div", { class: "rlx-stage" }, this.columns[0], this.middle, this.columns[1]);
+    this.columns[0].style.flexGrow = "50";
+    this.columns[1].style.flexGrow = "50";
+    this.tabs = PLACES_OF_VIEWS.map((place) => el("button", {
+      type: "button", class: "rlx-toggle", "data-open": place.name, "aria-pressed": "false", title: `Show or hide ${place.title} (${place.key})`,
+      onclick: () => store.set({ open: flipView(store.state.open, place.name), maximised: "" }),
+    }, place.title));
+    this.bar = el("nav", { class: "rlx-tabs", "aria-label": "Views" }, ...this.tabs);
+    this.blank = el("p", { class: "rlx-blank rlx-no-views" }, "All views are closed. Open one above, or press 1 to 7.");
+    this.element.append(this.blank);
+    for (const place of PLACES_OF_VIEWS) elements[place.name].style.flexGrow = place.name === "occupancy" ? "0" : "50";
+    this.shown = "";
+    this.stop = store.on((changed) => { if (changed.has("open") || changed.has("maximised")) this.arrange(); });
+    this.arrange();
+  }
+
+  arrange() {
+    const { open, maximised } = this.store.state;
+    const names = maximised ? [maximised] : openViews(open);
+    for (const tab of this.tabs) tab.setAttribute("aria-pressed", String(openViews(open).includes(String(tab.dataset.open))));
+    const shown = names.join(" ");
+    if (shown === this.shown && this.columns[0].isConnected) return;
+    this.shown = shown;
+    this.columns.forEach((column, at) => {
+      const here = PLACES_OF_VIEWS.filter((place) => place.column === at && names.includes(place.name)).map((place) => this.elements[place.name]);
+      column.hidden = here.length === 0;
+      /** @type {HTMLElement[]} */
+      const children = [];
+      here.forEach((view, k) => {
+        // Occupancy keeps its height: no handle after it.
+        if (k > 0 && here[k - 1] !== this.elements.occupancy) children.push(splitter(`Height of ${title(here[k - 1])} against ${title(view)}`, true, here[k - 1], view));
+        children.push(view);
+      });
+      // Moved only when the set changes: moving an element takes its focus.
+      const focused = document.activeElement;
+      column.replaceChildren(...children);
+      if (focused instanceof HTMLElement && column.contains(focused)) focused.focus();
+    });
+    this.middle.hidden = this.columns.some((column) => column.hidden);
+    this.blank.hidden = names.length > 0;
+  }
+
+  close() {
+    this.stop();
+  }
+}
+
+/** @param {HTMLElement} view */
+function title(view) {
+  return view.getAttribute("aria-label") ?? "";
+}
+
+/**
+ * A handle that shares the space of two neighbours; arrows move it, a double click evens them.
+ * @param {string} label @param {boolean} rows @param {HTMLElement} before @param {HTMLElement} after
+ */
+function splitter(label, rows, before, after) {
+  const bar = el("div", {
+    class: `rlx-splitter ${rows ? "rlx-row-splitter" : "rlx-column-splitter"}`, role: "separator", tabindex: 0,
+    "aria-orientation": rows ? "horizontal" : "vertical", "aria-label": label, "aria-valuemin": 10, "aria-valuemax": 90,
+  });
+  const weight = (/** @type {HTMLElement} */ view) => Number(view.style.flexGrow) || 50;
+  const share = () => (weight(before) * 100) / (weight(before) + weight(after));
+  const set = (/** @type {number} */ value) => {
+    const total = weight(before) + weight(after);
+    const kept = Math.min(90, Math.max(10, value));
+    before.style.flexGrow = String((total * kept) / 100);
+    after.style.flexGrow = String((total * (100 - kept)) / 100);
+    bar.setAttribute("aria-valuenow", String(Math.round(kept)));
+  };
+  bar.setAttribute("aria-valuenow", String(Math.round(share())));
+  bar.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => bar.setPointerCapture(event.pointerId));
+  bar.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
+    if (!bar.hasPointerCapture(event.pointerId)) return;
+    const a = before.getBoundingClientRect();
+    const b = after.getBoundingClientRect();
+    set(rows ? ((event.clientY - a.top) / (b.bottom - a.top)) * 100 : ((event.clientX - a.left) / (b.right - a.left)) * 100);
+  });
+  bar.addEventListener("dblclick", () => set(50));
+  bar.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    const [less, more] = rows ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
+    if (event.key !== less && event.key !== more) return;
+    event.preventDefault();
+    event.stopPropagation();
+    set(share() + (event.key === less ? -4 : 4));
+  });
+  return bar;
+}
