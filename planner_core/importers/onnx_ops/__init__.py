@@ -8,6 +8,7 @@ from planner_core.importers.onnx_ops import (  # noqa: F401
     matmul,
     norm,
     pooling,
+    quantised,
     reduction,
     resize,
     shapes,

@@ -13,7 +13,8 @@ from planner_core.importers import import_onnx
 from planner_core.ir import Array, Graph, Node, validate
 
 ELEM = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32,
-        "bool": TensorProto.BOOL, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}
+        "bool": TensorProto.BOOL, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8,
+        "int8": TensorProto.INT8}
 
 
 def evaluate(graph: Graph, feeds: dict[str, Array]) -> list[Array]:

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from planner_core.fusion import fuse_graph
 from planner_core.importers import import_onnx, load_model, onnx_ops
 from planner_core.importers.onnx_call import onnx_op
 from planner_core.ir import UNKNOWN, Dim, DType, Graph, ops, validate
@@ -280,12 +281,18 @@ def test_strings_and_sequences_are_of_unknown_size() -> None:
     assert any("'name' is no numeric tensor" in n for n in graph.notes)
 
 
-def test_quantisation_nodes_stay_as_written() -> None:
-    x = np.ones((2, 3), np.float32)
-    nodes = [N("QuantizeLinear", ["x", "s", "z"], ["q"]), N("DequantizeLinear", ["q", "s", "z"], ["y"])]
-    graph = sound(model(nodes, {"x": x}, ["y"], weights={"s": np.float32(0.1), "z": np.uint8(3)}))
-    assert [(n.op.detail, str(n.shape)) for n in graph.nodes if n.op.name == "Custom"] == [
-        ("onnx.QuantizeLinear", "u8[2, 3]"), ("onnx.DequantizeLinear", "f32[2, 3]")]
+def test_quantisation_is_written_out_as_arithmetic() -> None:
+    """So that a weight's dequantisation is seen by the rule that reads it packed."""
+    x = np.ones((2, 128), np.float32)
+    w = np.random.default_rng(0).integers(-128, 128, (128, 96)).astype(np.int8)  # too large to be folded on import
+    nodes = [N("DequantizeLinear", ["w", "s", "z"], ["f"]), N("MatMul", ["x", "f"], ["y"])]
+    graph = sound(model(nodes, {"x": x}, ["y"], weights={"w": w, "s": np.float32(0.1), "z": np.int8(3)}))
+    assert graph.of("Custom") == []
+    fused = fuse_graph(graph).graph
+    assert [n.op.name for n in fused.nodes if n.op.family == "matmul"] == ["DequantMatMulBlocked"]
+    half = model([N("QuantizeLinear", ["x", "s", "z"], ["q"])], {"x": x}, ["q"], weights={
+        "s": np.float32(0.1), "z": np.zeros((), ml_dtypes.float8_e4m3fn)}, opset=19)
+    assert [n.op.detail for n in sound(half).nodes if n.op.name == "Custom"] == ["onnx.QuantizeLinear"]
 
 
 def test_a_handler_declared_twice_fails() -> None:

@@ -24,6 +24,14 @@ def pos(*shape: int) -> Array:
     return (R.random(shape) + 0.25).astype(np.float32)
 
 
+def i8(*shape: int) -> Array:
+    return R.integers(-128, 128, shape).astype(np.int8)
+
+
+def u8(*shape: int) -> Array:
+    return R.integers(0, 256, shape).astype(np.uint8)
+
+
 def i64(*v: Any) -> Array:
     return np.array(v[0] if len(v) == 1 and isinstance(v[0], list) else list(v), np.int64)
 
@@ -151,6 +159,20 @@ CASES = [
         ("bhid,bhjd->bhij", [f(1, 2, 3, 4), f(1, 2, 5, 4)]), ("ij,jk->ik", [f(2, 3), f(3, 4)]), ("ij->ji", [f(2, 3)]),
         ("i,j->ij", [f(2), f(3)]), ("ijk,kj->i", [f(2, 3, 4), f(4, 3)]), ("ij->i", [f(2, 3)]))),
     Case("Einsum", [f(3, 3)], attrs={"equation": "ii->i"}, opaque=True, tag="diagonal"),
+    # 8-bit
+    Case("DequantizeLinear", [i8(3, 4)], [s(0.5), s(3, np.int8)], opset=13),
+    Case("DequantizeLinear", [u8(3, 4)], [s([0.5, 2, 1, 3]), s([3, 0, 9, 200], np.uint8)], {"axis": 1}, opset=13, tag="axis"),
+    Case("DequantizeLinear", [i8(3, 4)], [s([0.5, 2, 1])], {"axis": 0}, opset=13, tag="no zero"),
+    Case("DequantizeLinear", [i8(3, 4)], [f(3, 2), i8(3, 2)], {"axis": 1, "block_size": 2}, opset=21, tag="blocks"),
+    Case("QuantizeLinear", [8 * X], [s(0.5), s(3, np.int8)], opset=13),
+    Case("QuantizeLinear", [s([0.5, 1.5, 2.5, -300, 300])], [s(1.0), s(0, np.uint8)], opset=13, tag="halves and ends"),
+    Case("QuantizeLinear", [8 * X], [s([0.5, 2, 1]), s([3, 0, 9], np.int8)], {"axis": 1}, opset=13, tag="axis"),
+    Case("DynamicQuantizeLinear", [X], opset=13, outputs=3),
+    Case("MatMulInteger", [u8(3, 4), i8(4, 5)], [s(9, np.uint8), s(2, np.int8)], opset=13),
+    Case("MatMulInteger", [u8(3, 4), u8(4, 5)], opset=13, tag="no zeros"),
+    Case("MatMulInteger", [u8(1, 300), i8(300, 2)], opset=13, opaque=True, tag="too long for f32"),
+    Case("QLinearMatMul", [u8(3, 4), s(0.02), s(7, np.uint8), u8(4, 5), s(0.03), s(9, np.uint8), s(0.2), s(100, np.uint8)],
+         opset=13),
     # norm
     Case("BatchNormalization", [IMG], [f(4), f(4), f(4), pos(4)], {"epsilon": 1e-3}, opset=9),
     Case("BatchNormalization", [IMG], [f(4), f(4), f(4), pos(4)], opset=15),
@@ -183,7 +205,7 @@ CASES = [
     Case("ScatterND", [X], [i64([[0, 1]]), f(1, 4)], {"reduction": "add"}, opset=16, opaque=True, tag="add"),
     # no IR op
     Case("Sinh", [X], opaque=True), Case("Hardmax", [X], opset=13, opaque=True), Case("NonZero", [X], opaque=True),
-    Case("QuantizeLinear", [X], [s(0.1), s(3, np.uint8)], opaque=True),
+    Case("QuantizeLinear", [X.astype(np.float16)], [s(0.1, np.float16), s(3, np.uint8)], opset=19, opaque=True, tag="half"),
 ]
 
 
