@@ -16,6 +16,7 @@ from planner_core.fusion import RULES, Fusion, FusionOptions, fuse_graph, fusion
 from planner_core.ir import Graph
 from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.zoo.registry import graphs_of, names, require_name
+from planner_core.zoo.weights import random_weights
 
 __all__ = ["Scenario", "scenarios"]
 
@@ -24,7 +25,8 @@ LLAMA_3B = {"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn": 819
 PROMPT_8K = {**LLAMA_3B, "seq": 8192, "quant": "q4_k", "packed_qkv": True, "last_only": True, "embed": False}
 
 PINNED: dict[str, Any] = {"pin_output_ancestors": True, "dequant_host_fallback": True, "separate_weights": False,
-                          "elide_bank_transposes": False, "width_policy": ArenaWidthPolicy.F32_UNIFORM}
+                          "elide_bank_transposes": False, "width_policy": ArenaWidthPolicy.F32_UNIFORM,
+                          "keep_pass_operands": False}
 REUSED: dict[str, Any] = {**PINNED, "pin_output_ancestors": False, "dequant_host_fallback": False}
 PACKED_MLP = {"quant": "q4_k", "packed_mlp": True, "sliced_mlp": True}
 """The form that one-row MLP passes look for (spec/command-list.md)."""
@@ -53,10 +55,13 @@ class Scenario:
     params: Mapping[str, Any] = field(default_factory=dict)
     fusion: Mapping[str, Any] = field(default_factory=lambda: AS_WRITTEN)
     passes: Mapping[str, Any] = field(default_factory=dict)
+    weights: bool = False
+    """Seeded random weights are filled in: some rules compute with them."""
 
     def graphs(self) -> tuple[Graph, ...]:
         """The graph, or forward and backward."""
-        return graphs_of(self.model, **self.params)
+        made = graphs_of(self.model, **self.params)
+        return tuple(random_weights(g) for g in made) if self.weights else made
 
     def build(self) -> Graph:
         """The graph; of a training pair, the forward one."""
@@ -94,15 +99,15 @@ def _only(*rules: str) -> dict[str, Any]:
     return {"target": "metal", "fusion": True, **{name: name in rules for name in RULES}, **dict.fromkeys(rules, True)}
 
 
-Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+Entry = tuple[str, str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], bool]
 """A ``Scenario``'s fields after ``model``."""
 
 _NONE: Mapping[str, Any] = {}
 
 
 def _say(name: str, story: str, plan: Mapping[str, Any], params: Mapping[str, Any] = _NONE, *,
-         fusion: Mapping[str, Any] = AS_WRITTEN, passes: Mapping[str, Any] = _NONE) -> Entry:
-    return name, story, plan, params, fusion, passes
+         fusion: Mapping[str, Any] = AS_WRITTEN, passes: Mapping[str, Any] = _NONE, weights: bool = False) -> Entry:
+    return name, story, plan, params, fusion, passes, weights
 
 
 _PAIR: list[Entry] = [
@@ -114,6 +119,8 @@ _ENCODER: list[Entry] = [
     _say("reused", "With commands in order a layer's tensors make room for the next layer's.", REUSED),
     _say("weights-apart", "Weights in a region of their own: the arena holds activations alone.",
      APART),
+    _say("fused", "Bias and GELU go into their products, each residual sum into its norm: half the dispatches, and the "
+         "widest tensor is never written twice.", APART, fusion=_only("matmul_bias_act", "residual_into_layer_norm")),
 ]
 _HALF: list[Entry] = [
     _say("half-native", "All floats in 16 bits: half the bytes of f32.", NATIVE, {"quant": "f16"}),
@@ -122,7 +129,11 @@ _HALF: list[Entry] = [
     _say("half-uniform", "Four bytes for every activation: the caches double too.", UNIFORM, {"quant": "f16"}),
 ]
 _STORIES: dict[str, list[Entry]] = {
-    "decoder-stack": _PAIR,
+    "decoder-stack": [
+        *_PAIR,
+        _say("fused", "The residual stream is read again after every norm, so fusion may not take the sums: it says so seven "
+             "times.", APART, fusion=_only("residual_into_rms_norm", "matmul_bias_act")),
+    ],
     "bert-base": _ENCODER,
     "minilm": _ENCODER,
     "resnet50": [
@@ -130,12 +141,17 @@ _STORIES: dict[str, list[Entry]] = {
         _say("no-reuse", "Every buffer has bytes of its own: what reuse starts from.", {**REUSED, "arena_no_reuse": True}),
         _say("regions", "Each residual sum and its ReLU are one kernel, 16 dispatches fewer.", REUSED,
              fusion=_only("elementwise_region")),
+        _say("conv-folds", "Batch norm goes into the weights, residual and ReLU into the convolution: 57 dispatches for 175, "
+             "and what was written between them is not.", APART, weights=True,
+             fusion=_only("conv_batch_norm", "conv_bias_act", "constant_folding", "bake_static")),
     ],
     "hifigan": [
         _say("pinned", "The vocoder with all ancestors of the waveform pinned: ~5 GB for 10 s of speech.", PINNED),
         _say("reused", "The same graph with a handful of stage tensors alive at a time.", REUSED),
         _say("regions", "Fusion that costs memory: the three branches' sum and mean are one kernel, so all three wait for it.",
              REUSED, fusion=_only("elementwise_region")),
+        _say("conv-folds", "Bias, residual and activation go into their convolutions: 2.1 GB less is written in a run, though "
+             "the arena holds a little more at its peak.", REUSED, fusion=_only("conv_bias_act")),
     ],
     "llama-prefill": [
         _say("packed-8k-pinned", "8,192 tokens through packed QKV and dequant matmuls that a host might run: every "
@@ -152,8 +168,9 @@ _STORIES: dict[str, list[Entry]] = {
         _say("quantised", "Four-bit weights in place of f32: now the cache is a third of the arena.", REUSED, {"quant": "q4_0"}),
         _say("mlp-refused", "Metal's decode pass for gate and up apart: their product lies on the bytes of its own operand, so "
              "it refuses all 32.", APART, {"quant": "q4_k"}, fusion=METAL_LIST, passes={"decode": True}),
-        _say("mlp-own-bytes", "Nothing reused, some megabytes more: now each MLP is two dispatches in place of six.",
-             {**APART, "arena_no_reuse": True}, {"quant": "q4_k"}, fusion=METAL_LIST, passes={"decode": True}),
+        _say("mlp-kept-rows", "The operand's one row kept alive up to the product, 16 KB more: now each MLP is two dispatches "
+             "in place of six.", {**APART, "keep_pass_operands": True}, {"quant": "q4_k"}, fusion=METAL_LIST,
+             passes={"decode": True}),
         _say("packed-mlp-list", "Gate and up from one packed matmul, cut in two: seven dispatches a layer without the passes.",
              APART, PACKED_MLP, fusion=METAL_LIST, passes={"decode": False}),
         _say("packed-mlp-fused", "The decode pass makes two of the seven, on the same arena.", APART, PACKED_MLP,
@@ -177,6 +194,8 @@ _STORIES: dict[str, list[Entry]] = {
          {**REUSED, "fold_conv3d_epilogue": True}),
         _say("regions", "Leaky ReLU, two ops as exporters write it, is one kernel: fewer dispatches on the same arena.", REUSED,
              fusion=_only("elementwise_region")),
+        _say("conv-folds", "The convolution itself ends in the leaky ReLU: 24 dispatches for 52, 2.5 GB less written.", REUSED,
+             fusion=_only("conv_bias_act")),
     ],
     "albert-onnx": [
         _say("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", REUSED),
@@ -187,6 +206,9 @@ _STORIES: dict[str, list[Entry]] = {
         _say("int64-output", "One int64 output among the results: the plan reuses nothing at all.", NATIVE),
         _say("weights-apart", "Still nothing is reused; the region of activations alone shows what that costs.",
          {**NATIVE, "separate_weights": True}),
+        _say("fused", "With nothing reused, each value that fusion keeps in registers is arena saved.",
+             {**NATIVE, "separate_weights": True},
+             fusion=_only("layout_pairs", "conv_bias_act", "matmul_bias_act", "residual_into_layer_norm")),
     ],
     "sam-attention": [
         *_PAIR,
@@ -198,12 +220,16 @@ _STORIES: dict[str, list[Entry]] = {
         _say("weights-apart", "675 M weights aside, 28 blocks run in a few megabytes.", APART),
         _say("shared-silu", "The conditioning's SiLU, written in every block, is computed once.", APART,
              fusion=_only("common_subexpressions")),
+        _say("fused", "Every product takes its bias, half of them GELU or the modulation's SiLU too.", APART,
+             fusion=_only("common_subexpressions", "matmul_bias_act")),
         _say("clusters", "Six slices of each block's modulation, and the last two, are cut by one dispatch: 29 for 170.", APART,
              fusion=METAL_LIST, passes={"narrow_clusters": True}),
     ],
     "mamba": [
         *_PAIR,
         _say("embeddings-apart", "From hidden states: no gather, no logits, no transposed table.", REUSED, {"embed": False}),
+        _say("depthwise", "The short convolution reads channels last, without the transposes around it.", APART,
+             fusion=_only("depthwise_conv1d")),
     ],
     "mamba-train": [
         _say("pinned", "Every activation and gradient kept to the end: 2,375 buffers, each with bytes of its own.", PINNED),
@@ -211,6 +237,8 @@ _STORIES: dict[str, list[Entry]] = {
              REUSED),
         _say("weights-apart", "Weights aside: what is left is activations, and the gradients that leave as outputs.",
              APART),
+        _say("transposes-read", "Backward products read activations and weights transposed, as they are stored: the copies go.",
+             APART, fusion=_only("transpose_into_matmul")),
     ],
     "matmul-train": [
         _say("own-weights", "Forward and backward each hold the weight.", REUSED),

@@ -28,7 +28,7 @@ def applied(model: str, scenario: str, rule: str) -> tuple[int, int]:
 def test_decode_passes_tell_their_story() -> None:
     """Every layer's MLP, as each scenario says."""
     assert applied("llama-decode", "mlp-refused", "decode_mlp_separate") == (0, 32)
-    assert applied("llama-decode", "mlp-own-bytes", "decode_mlp_separate") == (32, 0)
+    assert applied("llama-decode", "mlp-kept-rows", "decode_mlp_separate") == (32, 0)
     assert applied("llama-decode", "packed-mlp-list", "decode_mlp_combined") == (0, 0)
     assert applied("llama-decode", "packed-mlp-fused", "decode_mlp_combined") == (32, 0)
     off, on = (next(s for s in zoo.scenarios("llama-decode") if s.name == n) for n in ("packed-mlp-list", "packed-mlp-fused"))
