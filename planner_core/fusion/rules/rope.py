@@ -212,7 +212,9 @@ def _positions(g: Draft, table: NodeId, x: NodeId, width: int) -> tuple[int, boo
         return None
     padded = (1,) * (len(full) - len(dims)) + dims
     rows = [i for i, d in enumerate(padded[:-1]) if d != 1]
-    if not rows or rows == [len(full) - 2]:
+    if not rows:  # one position
+        return (1, full[-2] == 1) if 1 in full[-3:-1] else None
+    if rows == [len(full) - 2]:
         return padded[-2], True
     if rows == [len(full) - 3]:
         return padded[-3], False
