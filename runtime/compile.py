@@ -29,7 +29,7 @@ from runtime.precision import PrecisionPolicy
 if TYPE_CHECKING:
     from runtime.profile import Profile
 
-__all__ = ["GROUPS", "Compilation", "CompileOptions", "OptionRow", "compile_graph"]
+__all__ = ["GROUPS", "Compilation", "CompileOptions", "OptionRow", "compile_graph", "compile_template"]
 
 _T = TypeVar("_T")
 
@@ -275,3 +275,11 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     fusion = _timed(timings, "fuse", lambda: fuse_graph(graph, options.target, options.fusion_used))
     legal = _timed(timings, "legalise", lambda: legalise(fusion.graph, options))
     return _finish(options, graph, fusion, legal, timings)
+
+
+def compile_template(fusion: Fusion, options: CompileOptions) -> Compilation:
+    """A graph that was fused with its symbols open, bound by ``options.dims`` and compiled from there on."""
+    bound = dataclasses.replace(fusion, source=fusion.source.bind(options.dims), graph=fusion.graph.bind(options.dims))
+    timings = {"fuse": 0.0}
+    legal = _timed(timings, "legalise", lambda: legalise(bound.graph, options))
+    return _finish(options, bound.source, bound, legal, timings)

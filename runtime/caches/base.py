@@ -1,0 +1,179 @@
+"""Owns what the caches share: one lock, compiles in flight that are waited for, weight sharing, reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from planner_core.ir import Array
+from runtime.caches.stats import CacheEvent, CacheLog, EntryStats, Totals, entries_frame
+from runtime.errors import RunError
+from runtime.session import CompiledGraph, Device, PrecisionPolicy, Session
+
+__all__ = ["NO_SHARE_VARIABLE", "CacheBase", "InFlight", "sharing_enabled", "upload"]
+
+NO_SHARE_VARIABLE = "RLX_METAL_NO_SHARE"
+
+
+def sharing_enabled() -> bool:
+    """``RLX_METAL_NO_SHARE`` is not set (any value turns sharing off)."""
+    return NO_SHARE_VARIABLE not in os.environ
+
+
+def upload(compiled: CompiledGraph, params: Mapping[str, Array]) -> None:
+    """Write params; ``RunError`` if some then still have no data."""
+    compiled.set_params(params)
+    missing = compiled.executor.weight_buffer.missing
+    if missing:
+        raise RunError(f"{compiled.commands.name!r}: no data for params {', '.join(missing[:8])}"
+                       f"{' …' if len(missing) > 8 else ''}; give them among the params or in graph.weights")
+
+
+class InFlight:
+    """A compile that one thread does and others wait for."""
+
+    __slots__ = ("done", "owner")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.owner = threading.get_ident()
+
+
+class CacheBase:
+    """Entries by an int slot (a key, or a bucket's index). Subclasses say how an entry is dropped."""
+
+    def __init__(self, device: Device | str, precision_policy: PrecisionPolicy | str | None) -> None:
+        self.session = Session(device, precision_policy)
+        self._lock = threading.RLock()
+        self._entries: dict[int, CompiledGraph] = {}
+        self._stats: dict[int, EntryStats] = {}
+        self._inflight: dict[int, InFlight] = {}
+        self._log = CacheLog()
+        self._donor: int | None = None
+        self._hits = self._misses = self._evictions = 0
+
+    @property
+    def device(self) -> Device:
+        return self.session.device
+
+    @property
+    def precision_policy(self) -> PrecisionPolicy | None:
+        return self.session.precision_policy
+
+    # --- one compile a slot -----------------------------------------------------------------------
+
+    def _once(self, slot: int, key: int, make: Callable[[], CompiledGraph]) -> tuple[CompiledGraph, bool]:
+        """(the slot's entry, whether it was there). Exactly one caller makes it; others wait, and try themselves if that
+        one failed."""
+        while True:
+            with self._lock:
+                found = self._entries.get(slot)
+                if found is not None:
+                    self._hit(slot, key)
+                    return found, True
+                flight = self._inflight.get(slot)
+                if flight is None:
+                    flight = self._inflight[slot] = InFlight()
+                    break
+            if flight.owner == threading.get_ident():
+                raise RunError(f"the build of cache entry {key} asks the cache for the same entry")
+            flight.done.wait()
+        try:
+            made = make()
+            with self._lock:
+                self._insert(slot, key, made)
+            return made, False
+        finally:
+            with self._lock:
+                self._inflight.pop(slot, None)
+            flight.done.set()
+
+    def _hit(self, slot: int, key: int) -> None:
+        self._hits += 1
+        self._stats[slot].hits += 1
+        self._log.add("hit", key, slot)
+
+    def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
+        """Put a new entry in (under the lock)."""
+        self._entries[slot] = made
+        s = self._stats[slot]
+        s.compiled, s.arena_bytes, s.shares = True, made.arena_bytes, False
+        self._misses += 1
+        s.misses += 1
+        self._log.add("miss", key, slot, self.resident_bytes)
+
+    def _drop(self, slot: int, kind: str = "evict") -> None:
+        """Wait for the entry's runs, then let it go (under the lock). Bytes that a sharer holds stay alive."""
+        gone = self._entries[slot]
+        gone.sync_pending()
+        del self._entries[slot]
+        s = self._stats[slot]
+        s.compiled, s.resident_bytes, s.arena_bytes, s.shares = False, 0, 0, False
+        if self._donor == slot:
+            self._donor = None
+        if kind == "evict":
+            self._evictions += 1
+            s.evictions += 1
+        self._log.add(kind, s.end - 1, slot, self.resident_bytes)
+
+    # --- weights ----------------------------------------------------------------------------------
+
+    def _share_into(self, slot: int, target: CompiledGraph) -> int | None:
+        """Let ``target`` stand on the donor's weights, or any other entry's: whose, or None (under the lock).
+
+        A source whose own params still miss data gives nothing.
+        """
+        if not sharing_enabled():
+            return None
+        donor = [] if self._donor is None else [self._donor]
+        for source in dict.fromkeys([*donor, *self._entries]):
+            other = self._entries.get(source)
+            if source == slot or other is None or other is target or other.executor.weight_buffer.missing:
+                continue
+            if target.share_params_from(other):
+                return source
+        return None
+
+    # --- all of it --------------------------------------------------------------------------------
+
+    def sync_all(self) -> None:
+        """Return when no entry has a run in flight."""
+        with self._lock:
+            entries = list(self._entries.values())
+        for e in entries:
+            e.sync_pending()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Weights that entries hold as their own."""
+        return sum(s.resident_bytes for s in self._stats.values())
+
+    def totals(self) -> Totals:
+        """The cache's counters now."""
+        with self._lock:
+            stats = list(self._stats.values())
+            rows, padding = sum(s.rows for s in stats), sum(s.padding_rows for s in stats)
+            return Totals(self._hits, self._misses, self._evictions, self.resident_bytes, len(self._entries),
+                          padding / rows if rows else 0.0)
+
+    def entry_stats(self) -> list[EntryStats]:
+        """One row an entry ever seen (a bucket: always), by its start."""
+        with self._lock:
+            return sorted((dataclasses.replace(s, donor=self._donor == slot) for slot, s in self._stats.items()),
+                          key=lambda s: s.start)
+
+    def stats(self) -> Any:
+        """``entry_stats`` as a pandas frame."""
+        return entries_frame(self.entry_stats())
+
+    def timeline(self) -> list[CacheEvent]:
+        """What happened, oldest first."""
+        return self._log.events()
+
+    def _clear(self, slots: Iterable[int]) -> None:
+        with self._lock:
+            for slot in list(slots):
+                self._drop(slot, "clear")

@@ -1,0 +1,327 @@
+"""Owns ``Session`` and ``CompiledGraph``: a graph compiled for a device, its weights, its resident handles, its runs.
+
+What a compiled graph can share: its weight buffer, with any other of equal layout (``share_params_from``). Its arena is
+its own, so one run at a time; a lock makes threads take turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from planner_core.ir import Array, DType, Graph
+from planner_core.ir.rebind import bound_symbols
+from planner_core.memory import MemoryPlan
+from runtime.active import FullExtent, active_commands
+from runtime.command_list import CommandList
+from runtime.compile import Compilation, CompileOptions, compile_graph
+from runtime.device import Device, DeviceError, resolve_device
+from runtime.errors import RunError
+from runtime.executors import HostExecutor
+from runtime.handles import Handles
+from runtime.marking import BucketDim, marked
+from runtime.precision import PrecisionPolicy
+from runtime.trace import trace_from_environment
+
+if TYPE_CHECKING:
+    from planner_core.ir.hir import HirModule
+
+__all__ = ["CompiledGraph", "Device", "DeviceError", "PrecisionPolicy", "Session"]
+
+ACTIVE_LISTS = 8
+"""Active command lists that a compiled graph keeps, least recently used out first."""
+
+
+class CompiledGraph:
+    """A graph ready to run. ``graph`` (legal), ``plan`` and ``commands`` are what was compiled; ``compilation`` has every
+    stage, unless it came from disk."""
+
+    def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Collection[str], options: CompileOptions,
+                 stages: Callable[[], tuple[Graph, MemoryPlan]], compilation: Compilation | None = None,
+                 bucket_symbol: str = "") -> None:
+        self.commands = commands
+        self.options = options
+        self.compilation = compilation
+        self.bucket_symbol = bucket_symbol
+        self.executor = HostExecutor(commands, weights, frozen)
+        self._weights = {name: weights[name] for name in frozen if name in weights}
+        self.handles = Handles(self.executor)
+        self.extent_reason = ""
+        """Why the last run that had an active extent was whole; "" if it was active."""
+        self._stages = stages
+        self._made: tuple[Graph, MemoryPlan] | None = None
+        self._extent: tuple[int, int] | None = None
+        self._active: OrderedDict[tuple[int, int], HostExecutor | str] = OrderedDict()
+        self._lock = threading.RLock()
+        self._own_weights = True
+
+    @classmethod
+    def of(cls, c: Compilation, bucket_symbol: str = "") -> CompiledGraph:
+        """The runnable form of a compilation."""
+        return cls(c.commands, c.legal.weights, c.fusion.frozen, c.options, lambda: (c.legal, c.plan), c, bucket_symbol)
+
+    def __repr__(self) -> str:
+        return f"<CompiledGraph {self.commands.name!r}: {self.commands.dispatches} dispatches>"
+
+    @property
+    def graph(self) -> Graph:
+        """The legal graph."""
+        return self._both()[0]
+
+    @property
+    def plan(self) -> MemoryPlan:
+        return self._both()[1]
+
+    def _both(self) -> tuple[Graph, MemoryPlan]:
+        if self._made is None:
+            self._made = self._stages()
+        return self._made
+
+    # --- weights ----------------------------------------------------------------------------------
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weight buffer."""
+        return self.commands.weights_size
+
+    @property
+    def own_weight_bytes(self) -> int:
+        """Size of the weight buffer if it is this graph's own, 0 if it was taken over from another."""
+        return self.commands.weights_size if self._own_weights else 0
+
+    @property
+    def param_names(self) -> list[str]:
+        return [p.name for p in self.commands.params]
+
+    def set_param(self, name: str, data: Array) -> None:
+        """Write one weight, of the param's shape and dtype; every sharer sees it. ``RunError`` says what is wrong."""
+        with self._lock:
+            self.executor.set_param(name, data)
+
+    def set_params(self, params: Mapping[str, Array]) -> None:
+        """``set_param`` of each; those whose value was compiled in are let be if they are the same."""
+        for name, data in params.items():
+            known = self._weights.get(name) if name in self.executor.frozen else None
+            if known is None or not np.array_equal(known, np.asarray(data)):
+                self.set_param(name, data)
+
+    def set_param_typed(self, name: str, data: bytes | bytearray | memoryview | Array, dtype: DType | str) -> None:
+        """Write one weight from raw bytes of ``dtype``, converted to the param's own where they differ."""
+        source = DType.parse(dtype) if isinstance(dtype, str) else dtype
+        b = next((p for p in self.commands.params if p.name == name), None)
+        if b is None:
+            raise RunError(f"{self.commands.name!r} has no param {name!r}; it has {', '.join(self.param_names) or 'none'}")
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8) if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        if raw.nbytes != source.nbytes(b.operand.numel) or source.bits % 8:
+            raise RunError(f"param {name!r}: {raw.nbytes} bytes of {source}, wanted {source.nbytes(b.operand.numel)} for "
+                           f"{b.dtype}{list(b.operand.shape)}")
+        self.set_param(name, raw.view(source.numpy).astype(b.dtype.numpy).reshape(b.operand.shape))
+
+    def share_params_from(self, other: CompiledGraph) -> bool:
+        """Stand on the other graph's weight buffer from now on; this one's own is freed.
+
+        False, with nothing changed, unless names, dtypes, offsets, sizes and the total match byte for byte (and values
+        that were compiled in are equal). A graph shares with itself trivially. Compile with ``separate_weights``.
+        """
+        if other is self:
+            return True
+        with self._lock:
+            if not self.executor.share_weights_from(other.executor):
+                return False
+            self._own_weights = False
+            self._active.clear()
+            return True
+
+    def copy_params_from(self, other: CompiledGraph) -> int:
+        """Copy every param of the same name, shape and dtype; how many were copied."""
+        mine, count = {p.name: p for p in self.commands.params}, 0
+        with self._lock:
+            for p in other.commands.params:
+                b = mine.get(p.name)
+                if b is not None and b.operand.shape == p.operand.shape and b.dtype is p.dtype and (
+                        p.name not in other.executor.weight_buffer.missing) and p.name not in self.executor.frozen:
+                    self.executor.set_param(p.name, other.executor.view(p.operand, False).astype(p.dtype.numpy, copy=False))
+                    count += 1
+        return count
+
+    def param(self, name: str) -> Array:
+        """A copy of one weight; ``RunError`` for an unknown name."""
+        b = next((p for p in self.commands.params if p.name == name), None)
+        if b is None:
+            raise RunError(f"{self.commands.name!r} has no param {name!r}; it has {', '.join(self.param_names) or 'none'}")
+        return self.executor.view(b.operand, False).astype(b.dtype.numpy, copy=True)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def set_active_extent(self, extent: tuple[int, int] | None) -> None:
+        """Hint that later runs use ``actual`` of ``full`` rows of the bucket; None: all again.
+
+        A run is active only where every thunk is safe for it (``extent_reason`` says why one wasn't); bytes behind the
+        active rows stay as they were, in outputs too. ``RunError`` unless 1 ≤ actual ≤ full.
+        """
+        if extent is not None:
+            actual, full = extent
+            if not 1 <= actual <= full:
+                raise RunError(f"active extent ({actual}, {full}): wanted 1 <= actual <= full")
+            extent = (int(actual), int(full))
+        with self._lock:
+            self._extent = extent
+
+    @property
+    def active_extent(self) -> tuple[int, int] | None:
+        return self._extent
+
+    def _active_executor(self, extent: tuple[int, int]) -> HostExecutor | None:
+        """The executor of the active list, or None with ``extent_reason`` set."""
+        found = self._active.get(extent)
+        if found is None:
+            try:
+                commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent)
+                found = HostExecutor(commands, {}, self.executor.frozen, beside=self.executor)
+            except FullExtent as e:
+                found = str(e)
+            self._active[extent] = found
+            while len(self._active) > ACTIVE_LISTS:
+                self._active.popitem(last=False)
+        self._active.move_to_end(extent)
+        self.extent_reason = found if isinstance(found, str) else ""
+        return None if isinstance(found, str) else found
+
+    def _symbol(self, full: int) -> str:
+        known = bound_symbols(self.graph)
+        if self.bucket_symbol:
+            if known.get(self.bucket_symbol) != full:
+                raise FullExtent(f"dim {self.bucket_symbol!r} is {known.get(self.bucket_symbol)}, not {full}")
+            return self.bucket_symbol
+        fits = [s for s, v in known.items() if v == full]
+        if len(fits) != 1:
+            raise FullExtent(f"no dim has extent {full}" if not fits else f"dims {', '.join(fits)} all have extent {full}; "
+                             "name the bucket's with bucket_dim")
+        return fits[0]
+
+    def run_active(self, inputs: Mapping[str, Array], extent: tuple[int, int] | None) -> dict[str, Array]:
+        """``run`` with an active extent (None: whole) for this run only."""
+        with self._lock:
+            before = self._extent
+            try:
+                self.set_active_extent(extent)
+                return self.run(inputs)
+            finally:
+                self._extent = before
+
+    def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> dict[str, Array]:
+        """Outputs by name, as copies. With an active extent, inputs may have all rows or the active ones alone.
+
+        Raises ``RunError`` for wrong inputs; a thread waits for the run of another.
+        """
+        with self._lock:
+            if self.handles.feeding:
+                self.handles.check_feeds()
+            active = None
+            if self._extent is not None and self._extent[0] != self._extent[1] and not sanitize:
+                active = self._active_executor(self._extent)
+            if active is None:
+                self.executor.execute(inputs, sanitize=sanitize, timed=timed)
+            else:
+                active.execute(self._cut(active, inputs), timed=timed)
+            if self.handles.feeding:
+                self.handles.fed()
+            return self.executor.outputs()
+
+    def _cut(self, active: HostExecutor, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs of full extent cut to the active rows."""
+        out = dict(inputs)
+        for short, whole in zip(active.commands.inputs, self.commands.inputs, strict=True):
+            given = inputs.get(short.name)
+            if given is not None and short.operand.shape != whole.operand.shape:
+                a = np.asarray(given)
+                if a.shape == whole.operand.shape:
+                    out[short.name] = a[tuple(slice(0, d) for d in short.operand.shape)]
+        return out
+
+    def sync_pending(self) -> None:
+        """Return when no run is in flight."""
+        with self._lock:
+            pass
+
+    # --- resident handles -------------------------------------------------------------------------
+
+    def bind_gpu_handle(self, name: str, array: Array) -> None:
+        """Keep a reference to ``array`` for an input; ``stage_bound_gpu_handles_to_arena`` copies it there."""
+        with self._lock:
+            self.handles.bind(name, array)
+
+    def stage_bound_gpu_handles_to_arena(self) -> int:
+        """Copy bound arrays into their inputs' slots, where they stay from run to run; how many."""
+        with self._lock:
+            return self.handles.stage()
+
+    def prepare_resident_gpu_handle(self, name: str) -> None:
+        """The input's slot holds its data already: runs neither need nor overwrite it."""
+        with self._lock:
+            self.handles.prepare(name)
+
+    def release_resident_gpu_handle(self, name: str) -> None:
+        """An ordinary input again, given with every run."""
+        with self._lock:
+            self.handles.release(name)
+
+    def register_kv_row_feed(self, handle: str, output: str, row: int = 0) -> None:
+        """After each run the rows of ``output`` become rows ``row``, ``row`` + 1, … of the handle."""
+        with self._lock:
+            self.handles.feed(handle, output, row)
+
+    def copy_resident_kv_rows_from(self, other: CompiledGraph, names: Sequence[str], start: int, stop: int) -> None:
+        """Rows ``start`` to ``stop`` of each handle, slot to slot; ``RunError`` where widths or rows don't fit."""
+        first, second = (self, other) if id(self) < id(other) else (other, self)
+        with first._lock, second._lock:
+            self.handles.copy_rows(other.handles, names, start, stop)
+
+    def seed_resident_kv_prefix_from(self, other: CompiledGraph, names: Sequence[str], rows: int) -> None:
+        """The first ``rows`` rows of each handle, slot to slot; the handles are resident then."""
+        self.copy_resident_kv_rows_from(other, names, 0, rows)
+        for name in names:
+            self.prepare_resident_gpu_handle(name)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.commands.arena_size
+
+
+class Session:
+    """Compiles for one device. ``Device.AUTO`` picks: ``device`` is what it picked, ``picked_because`` why.
+
+    ``DeviceError`` for a device that can't run here.
+    """
+
+    def __init__(self, device: Device | str = Device.AUTO, precision_policy: PrecisionPolicy | str | None = None) -> None:
+        self.device, self.picked_because = resolve_device(device)
+        self.precision_policy = None if precision_policy is None else PrecisionPolicy(precision_policy)
+        trace_from_environment()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.device.value} ({self.picked_because})>"
+
+    def options_for(self, options: CompileOptions | None) -> CompileOptions:
+        """The options given, or the device's; the session's precision policy where they name none."""
+        made = options if options is not None else CompileOptions(self.device.target)
+        if made.precision is None and self.precision_policy is not None:
+            made = dataclasses.replace(made, precision=self.precision_policy)
+        return made
+
+    def compile(self, graph: Graph, options: CompileOptions | None = None, bucket_dim: BucketDim | None = None) -> CompiledGraph:
+        """Graph to runnable. ``bucket_dim`` says which dim an active extent cuts: a symbol's name, or for graphs of plain
+        ints the axis of each input (``{"x": 0}``). Raises as ``compile_graph``."""
+        source, symbol = marked(graph, bucket_dim)
+        return CompiledGraph.of(compile_graph(source, self.options_for(options)), symbol)
+
+    def compile_hir(self, module: HirModule, options: CompileOptions | None = None) -> CompiledGraph:
+        """A module to runnable, its symbols bound by ``options.dims``; ``UnboundDimError`` names one without a value."""
+        return self.compile(module.lower(), options)
