@@ -130,12 +130,12 @@ class Call:
 
     # --- writing --------------------------------------------------------------------------------------
 
-    def emit(self, op: Op, *ins: Value) -> Value:
-        """The op's result: computed now when everything is known and small, else a node."""
+    def emit(self, op: Op, *ins: Value, folded: bool = True) -> Value:
+        """The op's result: computed now when everything is known and small (never with ``folded`` off), else a node."""
         check_arity(op, len(ins))
         shape = op.infer(*[v.shape for v in ins])
-        array = fold(op, shape, ins)
-        some = None if array is not None else partial(op, shape, ins)
+        array = fold(op, shape, ins) if folded else None
+        some = None if array is not None or not folded else partial(op, shape, ins)
         if some is not None and not np.isnan(some).any():
             array = some.astype(shape.dtype.numpy)
         if array is not None:

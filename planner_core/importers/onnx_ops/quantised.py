@@ -51,14 +51,14 @@ def _how(c: Call, x: Value, scale: Value) -> tuple[int, int]:
 
 
 def dequantised(c: Call, x: Value, scale: Value, zero: Value | None, axis: int = 0, block: int = 0) -> Value:
-    """``(x - zero) · scale`` in the scale's dtype."""
+    """``(x - zero) · scale`` in the scale's dtype. A matrix of weights is not folded: it stays packed in memory."""
     dims = x.shape.dims
+    to, folded = scale.shape.dtype, x.shape.rank < 2
     y = _blocked(c, x, axis, block) if block else x
-    to = scale.shape.dtype
-    y = _cast(c, y, to)
+    y = c.emit(ops.Cast(to), y, folded=folded)
     if zero is not None:
-        y = c.emit(ops.Binary("sub"), y, _cast(c, _spread(c, zero, x.shape, axis, block), to))
-    return reshape(c, c.emit(ops.Binary("mul"), y, _spread(c, scale, x.shape, axis, block)), dims)
+        y = c.emit(ops.Binary("sub"), y, c.emit(ops.Cast(to), _spread(c, zero, x.shape, axis, block), folded=folded), folded=folded)
+    return reshape(c, c.emit(ops.Binary("mul"), y, _spread(c, scale, x.shape, axis, block), folded=folded), dims)
 
 
 def quantised(c: Call, x: Value, scale: Value, zero: Value | None, to: DType, axis: int = 0, block: int = 0) -> Value:
