@@ -7,6 +7,7 @@ from planner_core.fusion.rules import recognise_activations
 from planner_core.fusion.rules import norm
 from planner_core.fusion.rules import rope
 from planner_core.fusion.rules import attention
+from planner_core.fusion.rules import mlp
 from planner_core.fusion.rules import conv
 from planner_core.fusion.rules import matmul
 from planner_core.fusion.rules import weights
@@ -14,4 +15,7 @@ from planner_core.fusion.rules import region
 from planner_core.fusion.rules import ahead
 # isort: on
 
-__all__ = ["ahead", "attention", "cleanup", "conv", "matmul", "norm", "recognise", "recognise_activations", "region", "rope", "weights"]
+__all__ = [
+    "ahead", "attention", "cleanup", "conv", "matmul", "mlp", "norm", "recognise", "recognise_activations", "region", "rope",
+    "weights",
+]
