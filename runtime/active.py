@@ -126,6 +126,12 @@ def _product(rows: _Rows, n: Node, o: Any) -> str | None:
     return "its left side is transposed" if transposed else None
 
 
+@_rule("GroupedMatMul", "DequantGroupedMatMul")
+def _grouped(rows: _Rows, n: Node, o: Any) -> str | None:
+    x, w, expert = n.inputs
+    return "its rows aren't tokens" if w in rows.axis or rows.axis.get(x) != 0 or rows.axis.get(expert) != 0 else None
+
+
 @_rule("Conv", "FusedConvBiasAct", "Pool2D", "GlobalPool", "BatchNorm", "GroupNorm", "LayerNorm2d", "DepthwiseConv1dBsc")
 def _images(rows: _Rows, n: Node, o: Any) -> str | None:
     x, *others = n.inputs

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from planner_core.fusion import Fusion
 from planner_core.ir import Array, DType, Graph
 from planner_core.ir.rebind import bound_symbols
 from planner_core.memory import MemoryPlan
@@ -31,17 +32,22 @@ from runtime.trace import trace_from_environment
 if TYPE_CHECKING:
     from planner_core.ir.hir import HirModule
 
-__all__ = ["CompiledGraph", "Device", "DeviceError", "PrecisionPolicy", "Session"]
+__all__ = ["CompiledGraph", "Device", "DeviceError", "PrecisionPolicy", "Session", "frozen_values"]
 
 ACTIVE_LISTS = 8
 """Active command lists that a compiled graph keeps, least recently used out first."""
+
+
+def frozen_values(fusion: Fusion) -> dict[str, Array]:
+    """The params whose values fusion compiled in, with those values."""
+    return {n: fusion.source.weights[n] for n in sorted(fusion.frozen)}
 
 
 class CompiledGraph:
     """A graph ready to run. ``graph`` (legal), ``plan`` and ``commands`` are what was compiled; ``compilation`` has every
     stage, unless it came from disk."""
 
-    def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Collection[str], options: CompileOptions,
+    def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Mapping[str, Array], options: CompileOptions,
                  stages: Callable[[], tuple[Graph, MemoryPlan]], compilation: Compilation | None = None,
                  bucket_symbol: str = "") -> None:
         self.commands = commands
@@ -49,7 +55,7 @@ class CompiledGraph:
         self.compilation = compilation
         self.bucket_symbol = bucket_symbol
         self.executor = HostExecutor(commands, weights, frozen)
-        self._weights = {name: weights[name] for name in frozen if name in weights}
+        self._frozen = dict(frozen)
         self.handles = Handles(self.executor)
         self.extent_reason = ""
         """Why the last run that had an active extent was whole; "" if it was active."""
@@ -63,7 +69,7 @@ class CompiledGraph:
     @classmethod
     def of(cls, c: Compilation, bucket_symbol: str = "") -> CompiledGraph:
         """The runnable form of a compilation."""
-        return cls(c.commands, c.legal.weights, c.fusion.frozen, c.options, lambda: (c.legal, c.plan), c, bucket_symbol)
+        return cls(c.commands, c.legal.weights, frozen_values(c.fusion), c.options, lambda: (c.legal, c.plan), c, bucket_symbol)
 
     def __repr__(self) -> str:
         return f"<CompiledGraph {self.commands.name!r}: {self.commands.dispatches} dispatches>"
@@ -106,7 +112,7 @@ class CompiledGraph:
     def set_params(self, params: Mapping[str, Array]) -> None:
         """``set_param`` of each; those whose value was compiled in are let be if they are the same."""
         for name, data in params.items():
-            known = self._weights.get(name) if name in self.executor.frozen else None
+            known = self._frozen.get(name)
             if known is None or not np.array_equal(known, np.asarray(data)):
                 self.set_param(name, data)
 
@@ -130,6 +136,9 @@ class CompiledGraph:
         """
         if other is self:
             return True
+        if self._frozen.keys() != other._frozen.keys() or any(
+                a is not other._frozen[n] and not np.array_equal(a, other._frozen[n]) for n, a in self._frozen.items()):
+            return False
         with self._lock:
             if not self.executor.share_weights_from(other.executor):
                 return False

@@ -17,7 +17,7 @@ from runtime.caches.base import CacheBase
 from runtime.caches.stats import EntryStats
 from runtime.compile import CompileOptions, compile_template, legalise
 from runtime.errors import RunError
-from runtime.session import CompiledGraph, Device
+from runtime.session import CompiledGraph, Device, frozen_values
 
 __all__ = ["DynamicDimCompileCache"]
 
@@ -165,4 +165,4 @@ def _loaded(entry: AotEntry, fusion: Fusion, options: CompileOptions) -> Compile
     def stages() -> tuple[Graph, MemoryPlan]:
         return legalise(fusion.graph.bind(options.dims), options), entry.plan()
 
-    return CompiledGraph(entry.commands, fusion.graph.weights, fusion.frozen, options, stages)
+    return CompiledGraph(entry.commands, fusion.graph.weights, frozen_values(fusion), options, stages)

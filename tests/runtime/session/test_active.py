@@ -1,0 +1,231 @@
+"""``caches.md``, "Active extent": what is skipped, what stays, and what refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from planner_core.fusion import no_fusion
+from planner_core.ir import DType, Graph
+from planner_core.zoo import random_weights
+from runtime import CompileOptions, RunError
+from runtime.command_list.thunk import registry
+from runtime.session import CompiledGraph, Session
+from tests.runtime.active_cases import CASES, FULL, REFUSED, RNG, bucketed, feed_of
+
+NOT_REACHED = {
+    "ActivationInPlace", "Softmax",  # in place, which takes a plan that puts source and result together
+    "Cast", "CastTruncF32",  # half and int values are stored as f32 on other targets only
+    "GeluApproxHost",  # arenas above 4 GiB
+    "FusedBinaryActivation", "FusedTernaryActivation", "FusedMlpDownResidual", "FusedMlpGateUpGelu", "FusedMlpGateUpSwiGLU",
+    "SplitLastAxis",  # made by command passes, which active lists don't run
+    "DequantMatMulFp8", "DequantMatMulInt4", "DequantMatMulInt8", "DequantMatMulNvfp4", "DequantGroupedMatMulGguf",
+    "BatchElementwiseRegion", "FusedDepthwiseConv1dBsc", "GatherAxis", "Sample", "ScatterAdd", "SelectiveScan",
+    "SoftmaxCrossEntropyDense", "Nop",  # without a rule that keeps their rows apart: such graphs run whole
+}
+"""Safe thunks that no case comes to, and why."""
+PLAIN = CompileOptions(fusion=no_fusion())
+
+
+def compiled(g: Graph, bucket_dim: dict[str, int] | str | None = None, options: CompileOptions | None = None) -> CompiledGraph:
+    return Session("cpu").compile(g, options, bucket_dim=bucket_dim)
+
+
+# --- skipping -----------------------------------------------------------------------------------------
+
+
+def test_relu_of_5_of_15_rows() -> None:
+    """"after a full run that left ones everywhere, an active run of 5 of 15 rows on negative input through ReLU gives 5
+    zeros and 10 ones left over"."""
+    g = Graph("relu")
+    g.set_outputs(g.relu(g.input("x", (15,))), names=["y"])
+    c = compiled(g, {"x": 0})
+    one = np.ones(15, np.float32)
+    np.testing.assert_array_equal(c.run({"x": one})["y"], one)
+    c.set_active_extent((5, 15))
+    np.testing.assert_array_equal(c.run({"x": -one})["y"], [0] * 5 + [1] * 10)
+    assert c.extent_reason == ""
+    np.testing.assert_array_equal(c.run({"x": -one[:5] * 0 + 3})["y"], [3] * 5 + [1] * 10)
+    c.set_active_extent(None)
+    np.testing.assert_array_equal(c.run({"x": -one})["y"], np.zeros(15))
+
+
+@pytest.mark.parametrize("kind", ["add", "mul", "sub", "div"])
+def test_binary_of_2_of_4_rows(kind: str) -> None:
+    """"Binary ops the same way (2 of 4)"."""
+    g = Graph("binary")
+    a, b = (g.input(n, (4, 3)) for n in "ab")
+    g.set_outputs(getattr(g, kind)(a, b), names=["y"])
+    c = compiled(g, {"a": 0, "b": 0})
+    first = {n: RNG().uniform(1, 2, (4, 3)).astype(np.float32) for n in "ab"}
+    then = {n: RNG(1).uniform(1, 2, (4, 3)).astype(np.float32) for n in "ab"}
+    full = c.run(first)["y"].copy()
+    want = compiled(g).run(then)["y"]
+    c.set_active_extent((2, 4))
+    got = c.run(then)["y"]
+    np.testing.assert_array_equal(got[:2], want[:2])
+    np.testing.assert_array_equal(got[2:], full[2:])
+
+
+@pytest.mark.parametrize("mask", ["causal", "sliding_window"])
+def test_attention_of_2_of_4_positions(mask: str) -> None:
+    """"and attention (2 of 4 positions of `[1,4,8]`: the last two rows stay)"."""
+    g = Graph("attention")
+    q, k, v = (g.input(n, (1, 4, 8)) for n in "qkv")
+    g.set_outputs(g.attention(q, k, v, num_heads=2, head_dim=4, mask_kind=mask, window=1), names=["y"])
+    c = compiled(g, dict.fromkeys("qkv", 1), PLAIN)
+    first, then = ({n: RNG(s).standard_normal((1, 4, 8)).astype(np.float32) for n in "qkv"} for s in (0, 1))
+    full = c.run(first)["y"].copy()
+    want = compiled(g, None, PLAIN).run(then)["y"]
+    c.set_active_extent((2, 4))
+    got = c.run(then)["y"]
+    assert c.extent_reason == ""
+    np.testing.assert_allclose(got[:, :2], want[:, :2], rtol=1e-6)
+    np.testing.assert_array_equal(got[:, 2:], full[:, 2:])
+
+
+# --- every safe thunk ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actual", [1, 3, 5])
+@pytest.mark.parametrize("name", CASES)
+def test_first_rows_equal_the_full_run_and_the_rest_stay(name: str, actual: int) -> None:
+    """"A thunk is `scales` (runs on the first `actual` of `full` rows, tail bytes left as they were), `full_ok` …":
+    active extent equal to the full run on the first rows."""
+    g = bucketed(CASES[name]).bind({"S": FULL})
+    random_weights(g)
+    active, whole = compiled(g, "S", PLAIN), compiled(g, None, PLAIN)
+    old, new = feed_of(g, 1), feed_of(g, 2)
+    before = {k: v.copy() for k, v in active.run(old).items()}
+    active.set_active_extent((actual, FULL))
+    got, want = active.run(new), whole.run(new)
+    assert active.extent_reason == ""
+    for o, out in zip(active.graph.outputs, active.graph.output_names, strict=True):
+        axis = next(i for i, d in enumerate(active.graph[o].shape.dims) if d.symbol)
+        rows = want[out].shape[axis] * actual // FULL
+        first = (slice(None),) * axis + (slice(0, rows),)
+        rest = (slice(None),) * axis + (slice(rows, None),)
+        np.testing.assert_allclose(got[out][first].astype(np.float64), want[out][first].astype(np.float64), rtol=2e-5, atol=2e-6)
+        np.testing.assert_array_equal(got[out][rest], before[out][rest])
+
+
+def test_the_cases_run_most_safe_thunks() -> None:
+    """What no case reaches is listed, so that a new safe thunk needs one."""
+    seen = set()
+    for case in CASES.values():
+        g = bucketed(case).bind({"S": FULL})
+        random_weights(g)
+        seen |= {t.name for t in compiled(g, "S", PLAIN).commands.thunks}
+    safe = {n for n, t in registry().items() if t.partial_extent != "no" and not t.pending}
+    backward = {n for n in safe if "Backward" in n}
+    assert safe - seen - backward == NOT_REACHED
+
+
+# --- refusals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_unsafe_graphs_run_whole(name: str) -> None:
+    """"otherwise the whole run is at full extent — never a wrong mixture"; "Transposes are safe only if the bucket axis
+    stays first"."""
+    build, reason = REFUSED[name]
+    g = bucketed(build).bind({"S": FULL})
+    random_weights(g)
+    c, whole = compiled(g, "S", PLAIN), compiled(g, None, PLAIN)
+    c.run(feed_of(g, 1))
+    c.set_active_extent((5, FULL))
+    got, want = c.run(feed_of(g, 2)), whole.run(feed_of(g, 2))
+    assert reason in c.extent_reason
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
+def test_a_graph_without_the_extent_runs_whole() -> None:
+    g = Graph("g")
+    g.set_outputs(g.relu(g.input("x", ("S", 8))), names=["y"])
+    c = compiled(g.bind({"S": 8}))
+    c.set_active_extent((2, 16))
+    assert (c.run({"x": -np.ones((8, 8), np.float32)})["y"] == 0).all()
+    assert "no dim has extent 16" in c.extent_reason
+    two = Graph("two")
+    two.set_outputs(two.relu(two.input("x", ("S", 8))), two.relu(two.input("z", ("T", 8))), names=["y", "w"])
+    bound = two.bind({"S": 8, "T": 8})
+    c = compiled(bound)
+    c.set_active_extent((2, 8))
+    c.run({n: np.ones((8, 8), np.float32) for n in "xz"})
+    assert "name the bucket's with bucket_dim" in c.extent_reason
+    named = compiled(bound, "T")
+    named.set_active_extent((2, 8))
+    named.run({n: np.ones((8, 8), np.float32) for n in "xz"})
+    out = named.run({n: -np.ones((8, 8), np.float32) for n in "xz"})
+    assert named.extent_reason == ""
+    assert (out["y"] == 0).all(), "the other dim isn't cut"
+    assert out["w"].sum() == 0
+
+
+def test_plain_ints_that_reshape_run_whole() -> None:
+    """"plain-int builders name it with `bucket_dim=`": where an int attribute doesn't follow, the run is whole."""
+    g = Graph("g")
+    x = g.input("x", (6, 4))
+    g.set_outputs(g.relu(g.reshape(g.relu(x), dims=(6, 2, 2))), names=["y"])
+    c = compiled(g, {"x": 0}, PLAIN)
+    c.set_active_extent((2, 6))
+    assert (c.run({"x": -np.ones((6, 4), np.float32)})["y"] == 0).all()
+    assert "Reshape" in c.extent_reason
+
+
+def test_a_table_of_plain_rows_runs_whole() -> None:
+    g = Graph("g")
+    x = g.input("x", (6, 4))
+    g.set_outputs(g.add(x, g.param("p", (6, 4), data=np.ones((6, 4), np.float32))), names=["y"])
+    c = compiled(g, {"x": 0}, PLAIN)
+    c.set_active_extent((2, 6))
+    assert (c.run({"x": np.ones((6, 4), np.float32)})["y"] == 2).all()
+    assert "an entry a row" in c.extent_reason
+    both = compiled(g, {"x": 0, "p": 0}, PLAIN)
+    both.run({"x": np.ones((6, 4), np.float32)})
+    both.set_active_extent((2, 6))
+    assert both.run({"x": -np.ones((6, 4), np.float32)})["y"][:, 0].tolist() == [0, 0, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("pair", [(0, 4), (5, 4), (-1, 4)])
+def test_impossible_extents_are_refused(pair: tuple[int, int]) -> None:
+    g = Graph("g")
+    g.set_outputs(g.relu(g.input("x", (4,))))
+    with pytest.raises(RunError, match="active extent"):
+        compiled(g, {"x": 0}).set_active_extent(pair)
+
+
+def test_lists_are_made_once_an_extent(monkeypatch: pytest.MonkeyPatch) -> None:
+    import runtime.session as session
+
+    made: list[int] = []
+    real: Callable[..., object] = session.active_commands
+    monkeypatch.setattr(session, "active_commands", lambda *a: made.append(a[3]) or real(*a))
+    g = Graph("g")
+    g.set_outputs(g.relu(g.input("x", (20,))), names=["y"])
+    c = compiled(g, {"x": 0})
+    for actual in (3, 4, 3, *range(5, 14), 13, 3):
+        c.set_active_extent((actual, 20))
+        c.run({"x": np.ones(20, np.float32)})
+    assert made == [3, 4, *range(5, 14), 3], "the least recently used of eight is forgotten"
+
+
+def test_static_packs_and_shared_weights_in_active_runs() -> None:
+    """A weight set between runs reaches the active list too."""
+    g = Graph("g")
+    x = g.input("x", ("S", 4))
+    w = g.param("w", (4, 4), DType.F16)
+    g.set_outputs(g.mm(x, g.cast(w, to=DType.F32)), names=["y"])
+    c = compiled(g.bind({"S": 6}), "S", PLAIN)
+    one = np.ones((6, 4), np.float32)
+    c.set_param("w", np.ones((4, 4), np.float16))
+    c.run({"x": one})
+    c.set_active_extent((2, 6))
+    assert c.run({"x": one})["y"][0, 0] == 4
+    c.set_param("w", np.full((4, 4), 2, np.float16))
+    got = c.run({"x": one})["y"]
+    assert c.extent_reason == ""
+    assert got[:, 0].tolist() == [8, 8, 4, 4, 4, 4]
