@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 
+from planner_core.memory.placement.jit import COMPILED
 from planner_core.memory.problem import Budget
 
 __all__ = ["DEFAULT_WORK", "Clock"]
 
-DEFAULT_WORK = 3_000_000
-"""Work units of a search whose budget limits nothing: a second or few compiled, and the same plan every time."""
+DEFAULT_WORK = 2_000_000 if COMPILED else 50_000
+"""Work units of a search whose budget limits nothing: seconds, and the same plan every time."""
 
 
 class Clock:
-    """``over()`` once the budget's seconds, its work or its patience ran out. A unit of work is one step of a
-    search's inner loop, however fast the machine.
+    """``over()`` once the budget's seconds, its work or its patience ran out. A unit of work is about a
+    microsecond of compiled code on one machine, counted in steps of inner loops, hence the same on all.
 
     ``share(part)`` is a clock for a part of what is left; what it spends counts here too.
     """

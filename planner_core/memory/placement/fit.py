@@ -62,6 +62,12 @@ class Placer:
         if jit.COMPILED and len(problem) >= max(few, 2) and pair_count(problem) <= MANY_PAIRS:
             self.lists = neighbours(problem)
 
+    def on(self, problem: Problem) -> Placer:
+        """The same buffers with other ones fixed: the lists stay."""
+        other = object.__new__(Placer)
+        other.problem, other.lists = problem, self.lists
+        return other
+
     def place(self, order: I64, fit: str = "first") -> Offsets:
         p = self.problem
         order = order[np.argsort(p.fixed[order] < 0, kind="stable")]

@@ -11,7 +11,7 @@ from planner_core.memory.problem import I64
 
 I32 = npt.NDArray[np.int32]
 
-__all__ = ["fill_neighbours", "place_in_order"]
+__all__ = ["fill_neighbours", "place_in_order", "search_steps"]
 
 FAR = np.int64(1 << 62)
 
@@ -97,3 +97,213 @@ def place_in_order(order: I64, ptr: I64, near: I32, need: I64, align: I64, fixed
         offsets[i] = found
         height = max(height, found + size)
     return height
+
+
+# --- exact search: state as arrays, so that it can stop and go on (exact.py explains) ---------------------
+
+# returns 0 found, 1 impossible, 2 out of steps, 3 out of room for the trail
+
+
+@kernel
+def search_steps(
+    buffers: I64,  # rows: first clique, last clique, need, alignment, highest offset, at, low, placed, rank, focus
+    cliques: I64,  # rows: bytes to place, crossings, failures, stale
+    members: I64, member_ptr: I64, near: I32, near_ptr: I64, by_first: I64, first_ptr: I64,
+    frames: I64,  # rows: from clique, to clique, parent, next part, last part, buffer, trail mark, parts mark
+    parts: I64, trail: I64, registers: I64, capacity: int, focused: bool, steps: int,
+) -> int:
+    """Go on searching for at most ``steps`` choices; ``registers``: state, frame, frames, trail, parts, choices."""
+    first, last, need, align, limit = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]
+    at, low, placed, rank, focus = buffers[5], buffers[6], buffers[7], buffers[8], buffers[9]
+    rest, cross, failures, stale = cliques[0], cliques[1], cliques[2], cliques[3]
+    f_from, f_to, f_parent, f_next = frames[0], frames[1], frames[2], frames[3]
+    f_last, f_buffer, f_mark, f_parts = frames[4], frames[5], frames[6], frames[7]
+    p_from, p_to = parts[0], parts[1]
+    t_key, t_value = trail[0], trail[1]
+    n = buffers.shape[1]
+    state, cur, top, tt, pt = registers[0], registers[1], registers[2], registers[3], registers[4]
+    room = trail.shape[1] - 2 * n - 16
+    count = 0
+    result = -1
+    while result < 0:
+        if state == 0:  # advance: the next part of the frame, or its parent where all are solved
+            if f_next[cur] < f_last[cur]:
+                k = f_next[cur]
+                f_next[cur] += 1
+                f_from[top] = p_from[k]
+                f_to[top] = p_to[k]
+                f_parent[top] = cur
+                cur = top
+                top += 1
+                state = 1
+            elif f_parent[cur] < 0:
+                result = 0
+            else:
+                cur = f_parent[cur]
+        elif state == 1:  # choose a buffer of the part and put it down
+            if count >= steps:
+                result = 2
+                break
+            if tt > room:
+                result = 3
+                break
+            count += 1
+            begin, end = f_from[cur], f_to[cur]
+            best = -1
+            lead = -1
+            open_ = False
+            for k in range(first_ptr[begin], first_ptr[end]):
+                i = by_first[k]
+                if placed[i]:
+                    continue
+                open_ = True
+                if at[i] < low[i]:
+                    continue  # must rest on a buffer that is not placed yet
+                if best < 0 or at[i] < at[best] or (at[i] == at[best] and rank[i] < rank[best]):
+                    best = i
+                if focused and (lead < 0 or focus[i] < focus[lead] or (focus[i] == focus[lead] and (
+                        at[i] < at[lead] or (at[i] == at[lead] and rank[i] < rank[lead])))):
+                    lead = i
+            if not open_:
+                cur = f_parent[cur]
+                state = 0
+                continue
+            if best < 0:
+                state = 3
+                continue
+            if focused:  # down from the leader to what may lie below it
+                while True:
+                    lower = -1
+                    unsure = False
+                    for q in range(near_ptr[lead], near_ptr[lead + 1]):
+                        d = near[q]
+                        if not placed[d] and low[d] < at[lead]:
+                            if at[d] < low[d]:
+                                unsure = True
+                            elif lower < 0 or at[d] < at[lower] or (at[d] == at[lower] and rank[d] < rank[lower]):
+                                lower = d
+                    if lower >= 0:
+                        lead = lower
+                    else:
+                        if not unsure:
+                            best = lead
+                        break
+            b = best
+            f_buffer[cur] = b
+            f_mark[cur] = tt
+            f_parts[cur] = pt
+            placed[b] = 1
+            t_key[tt] = 2 * n + b
+            tt += 1
+            for s in range(first[b], last[b] + 1):
+                rest[s] -= need[b]
+                stale[s] = 1
+                if s > first[b]:
+                    cross[s] -= 1
+            left, right = first[b], last[b]
+            summit = at[b] + need[b]
+            ok = True
+            for q in range(near_ptr[b], near_ptr[b + 1]):
+                c = near[q]
+                if placed[c]:
+                    continue
+                start = -(-summit // align[c]) * align[c]
+                if start > at[c]:
+                    t_key[tt] = c
+                    t_value[tt] = at[c]
+                    tt += 1
+                    at[c] = start
+                    if start > low[c]:
+                        t_key[tt] = n + c
+                        t_value[tt] = low[c]
+                        tt += 1
+                        low[c] = start
+                        if start > limit[c]:
+                            ok = False
+                            failures[first[c]] += 1
+                            break
+                        for s in range(first[c], last[c] + 1):
+                            stale[s] = 1
+                        left = min(left, first[c])
+                        right = max(right, last[c])
+            for s in range(left, right + 1):
+                if not stale[s]:
+                    continue
+                stale[s] = 0
+                if ok and rest[s] > 0:
+                    lowest = FAR
+                    for q in range(member_ptr[s], member_ptr[s + 1]):
+                        i = members[q]
+                        if not placed[i] and low[i] < lowest:
+                            lowest = low[i]
+                    if lowest + rest[s] > capacity:
+                        ok = False
+                        failures[s] += 1
+            if not ok:
+                state = 2
+                continue
+            f_next[cur] = pt
+            s = begin
+            while s < end:
+                e = s + 1
+                while e < end and cross[e] > 0:
+                    e += 1
+                if rest[s] > 0:
+                    p_from[pt] = s
+                    p_to[pt] = e
+                    pt += 1
+                s = e
+            f_last[cur] = pt
+            state = 0
+        elif state == 2:  # undo the frame's buffer, and say that it rests on one that is not placed yet
+            while tt > f_mark[cur]:
+                tt -= 1
+                key = t_key[tt]
+                if key < n:
+                    at[key] = t_value[tt]
+                elif key < 2 * n:
+                    low[key - n] = t_value[tt]
+                else:
+                    b = key - 2 * n
+                    placed[b] = 0
+                    for s in range(first[b], last[b] + 1):
+                        rest[s] += need[b]
+                        if s > first[b]:
+                            cross[s] += 1
+            pt = f_parts[cur]
+            top = cur + 1
+            b = f_buffer[cur]
+            lowest = FAR
+            for q in range(near_ptr[b], near_ptr[b + 1]):
+                d = near[q]
+                if not placed[d]:
+                    lowest = min(lowest, max(low[d], at[b]) + need[d])
+            if lowest > limit[b]:
+                state = 3
+                continue
+            lowest = -(-lowest // align[b]) * align[b]
+            ok = lowest <= limit[b]
+            t_key[tt] = n + b
+            t_value[tt] = low[b]
+            tt += 1
+            low[b] = lowest
+            if ok:
+                for s in range(first[b], last[b] + 1):
+                    lowest = FAR
+                    for q in range(member_ptr[s], member_ptr[s + 1]):
+                        i = members[q]
+                        if not placed[i] and low[i] < lowest:
+                            lowest = low[i]
+                    if lowest + rest[s] > capacity:
+                        ok = False
+                        failures[s] += 1
+                        break
+            state = 1 if ok else 3
+        else:  # the frame's part has no solution: its parent's choice is wrong
+            cur = f_parent[cur]
+            if f_parent[cur] < 0:
+                result = 1
+            state = 2
+    registers[0], registers[1], registers[2], registers[3], registers[4] = state, cur, top, tt, pt
+    registers[5] += count
+    return result

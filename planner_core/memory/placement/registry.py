@@ -6,6 +6,7 @@ A strategy is a function ``(problem, budget) -> offsets``. One that can prove th
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from planner_core.errors import OptionError, PlanError
 from planner_core.memory.problem import Budget, Offsets, Problem, Strategy
 
-__all__ = ["CHOICES", "DOCS", "STRATEGIES", "Prover", "run", "strategy", "strategy_named"]
+__all__ = ["CHOICES", "DOCS", "STRATEGIES", "Prover", "available", "run", "strategy", "strategy_named"]
 
 STRATEGIES: dict[str, Strategy] = {}
 """Name -> strategy, in declaration order. The ``placement`` option's choices are its keys."""
@@ -33,7 +34,16 @@ class Prover:
         return self.search(problem, budget)[0]
 
 
-def strategy(name: str, doc: str, *, proves: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+NEEDS: dict[str, str] = {}
+"""Name -> the package that a strategy can't do without."""
+
+
+def available() -> list[str]:
+    """The strategies whose packages are installed."""
+    return [n for n in STRATEGIES if not NEEDS.get(n) or importlib.util.find_spec(NEEDS[n]) is not None]
+
+
+def strategy(name: str, doc: str, *, proves: bool = False, needs: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register ``(problem, budget) -> offsets`` under a name; it then appears in options and comparisons.
 
     Raises ``PlanError`` for a name that is taken or no identifier, and for an empty doc.
@@ -47,7 +57,7 @@ def strategy(name: str, doc: str, *, proves: bool = False) -> Callable[[Callable
         if name in STRATEGIES:
             raise PlanError(f"strategy {name!r} is registered already ({DOCS[name]}); choose another name")
         STRATEGIES[name] = Prover(function) if proves else function
-        DOCS[name] = doc.strip()
+        DOCS[name], NEEDS[name] = doc.strip(), needs
         return function
 
     return register

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner_core.errors import PlanError
 from planner_core.memory.bounds import gap_text, lower_bound
-from planner_core.memory.placement.registry import STRATEGIES, run
+from planner_core.memory.placement.registry import available, run
 from planner_core.memory.placement.validate import require_valid
 from planner_core.memory.problem import Budget, Offsets, Problem
 
@@ -81,7 +81,7 @@ def solve(
 
 def compare(problem: Problem, strategies: Iterable[str] | None = None, seconds: float | None = None, seed: int = 0,
             work: int | None = None) -> list[Solution]:
-    """One solution a strategy (all registered ones without), in the order given; each gets the best bound of all."""
-    found = [solve(problem, s, seconds=seconds, seed=seed, work=work) for s in (strategies or list(STRATEGIES))]
+    """One solution a strategy (all that can run here without), in the order given; each gets the best bound of all."""
+    found = [solve(problem, s, seconds=seconds, seed=seed, work=work) for s in (available() if strategies is None else strategies)]
     bound = max((s.lower_bound for s in found), default=0)
     return [Solution(s.offsets, s.arena_size, bound, s.arena_size == bound, s.seconds, s.strategy) for s in found]

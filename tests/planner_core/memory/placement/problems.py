@@ -69,11 +69,12 @@ def apart(p: Problem, offsets: np.ndarray) -> bool:
 def brute_force(p: Problem) -> int:
     """The smallest arena: lowest aligned hole, over every order. (Some order gives an optimal placement.)"""
     best = [p.height(stacked(p))]
+    least = max((int((p.size + p.guard)[(p.birth <= t) & (t <= p.death)].sum()) for t in p.birth.tolist()), default=0)
     need = (p.size + p.guard).tolist()
     busy = [i for i in range(len(p)) if need[i]]
 
     def go(placed: list[tuple[int, int]], left: list[int], height: int) -> None:
-        if height >= best[0]:
+        if height >= best[0] or best[0] == least:
             return
         if not left:
             best[0] = height

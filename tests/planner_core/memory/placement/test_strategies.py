@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from planner_core.errors import OptionError, PlanError
 from planner_core.memory import PlanOptions, lower_bound
 from planner_core.memory.bounds import bound_of
-from planner_core.memory.placement import DOCS, STRATEGIES, Budget, Problem, complaints, first_fit_scan, solve, strategy
+from planner_core.memory.placement import (
+    DOCS,
+    STRATEGIES,
+    Budget,
+    Problem,
+    available,
+    complaints,
+    first_fit_scan,
+    solve,
+    strategy,
+)
 from planner_core.memory.placement.fit import FITS, place, place_plain
 from planner_core.memory.placement.greedy import ORDERS, order_of
 from planner_core.memory.placement.structure import cliques_of, crowding, degrees, pair_count, split_in_time
@@ -23,7 +33,7 @@ WORK = 20_000
 STACKS = ("xla", "tflite", "tflm", "usmp_size", "usmp_conflicts", "executorch", "onnxruntime", "ggml")
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", available())
 @pytest.mark.parametrize("case", CORNERS)
 def test_corner_cases(name: str, case: str) -> None:
     p = corner(case)
@@ -35,7 +45,7 @@ def test_corner_cases(name: str, case: str) -> None:
         assert s.proven, s
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", available())
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_random_problems(name: str, data: st.DataObject) -> None:

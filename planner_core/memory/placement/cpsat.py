@@ -1,0 +1,81 @@
+"""Owns the member that asks OR-Tools' CP-SAT (extra ``optimal``): two-dimensional no-overlap with hints."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from planner_core.errors import PlanError
+from planner_core.memory.bounds import lower_bound
+from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.first_fit import first_fit
+from planner_core.memory.placement.registry import Found, strategy
+from planner_core.memory.problem import Budget, Problem
+
+__all__ = ["cp_sat"]
+
+_SECONDS = 10.0
+
+
+@strategy("cp_sat", "OR-Tools CP-SAT, started from first fit (needs the extra 'optimal').", proves=True, needs="ortools")
+def cp_sat(problem: Problem, budget: Budget) -> Found:
+    """One interval a buffer and axis, the arena's height minimised; one worker, so that a seed gives one answer
+    (within ``work`` counted as deterministic microseconds). Raises ``PlanError`` without ortools."""
+    try:
+        cp_model: Any = importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError as e:
+        raise PlanError("strategy 'cp_sat' needs OR-Tools: pip install 'rlx-viz[optimal]'") from e
+
+    clock = Clock(budget)
+    hint = first_fit(problem)
+    bound = lower_bound(problem)[0]
+    need = problem.size + problem.guard
+    busy = np.flatnonzero(need > 0)
+    if problem.height(hint) <= max(bound, budget.target or 0) or clock.over():
+        return hint, bound
+    unit = int(np.gcd.reduce(np.concatenate([need[busy], problem.alignment[busy], np.maximum(problem.fixed[busy], 0)])))
+    top = problem.height(hint) // unit
+    model: Any = cp_model.CpModel()
+    arena = model.new_int_var(-(-bound // unit), top, "arena")
+    times, places, starts = [], [], []
+    for i in busy.tolist():
+        size, step = int(need[i]) // unit, int(problem.alignment[i]) // unit
+        if problem.fixed[i] >= 0:
+            start = model.new_constant(int(problem.fixed[i]) // unit)
+        else:
+            slot = model.new_int_var(0, (top - size) // step, f"s{i}")
+            model.add_hint(slot, int(hint[i]) // unit // step)
+            start = slot * step
+        model.add(start + size <= arena)
+        starts.append(start)
+        places.append(model.new_fixed_size_interval_var(start, size, f"p{i}"))
+        times.append(model.new_fixed_size_interval_var(
+            int(problem.birth[i]), int(problem.death[i] - problem.birth[i] + 1), f"t{i}"))
+    model.add_no_overlap_2d(times, places)
+    model.add_hint(arena, top)
+    model.minimize(arena)
+    solver: Any = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = budget.seed % (1 << 31)
+    if budget.seconds is not None:
+        solver.parameters.max_time_in_seconds = max(clock.seconds_left(), 0.0)
+    elif budget.work is not None:
+        solver.parameters.max_deterministic_time = budget.work / 1e6
+    else:
+        solver.parameters.max_deterministic_time = _SECONDS
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            if clock.over() or self.objective_value * unit <= (budget.target or 0):
+                self.stop_search()
+
+    code = solver.solve(model, Watch())
+    offsets = hint.copy()
+    if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        offsets[busy] = [solver.value(s) * unit for s in starts]
+    if problem.height(offsets) > problem.height(hint):
+        offsets = hint
+    proved = int(np.ceil(solver.best_objective_bound - 1e-6)) * unit if code != cp_model.UNKNOWN else 0
+    return offsets, min(max(proved, bound), problem.height(offsets))

@@ -1,0 +1,253 @@
+"""Owns exact search: does any placement fit a capacity? And from that, the smallest arena, with its proof.
+
+The idea of canonical orders with section inference and dominance is MiniMalloc's (Moffitt, "MiniMalloc: A
+Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023); ours differs in what it
+branches on. If any placement fits, one does in which every buffer rests on the arena's floor or on another
+buffer. So a step takes a buffer of which no unplaced neighbour can lie lower, and decides: it lies *here*, on
+what is placed, or it rests on a neighbour that is *not placed yet*, hence at least as high as the lowest end
+that an unplaced neighbour can have. That second branch is inference that dominance, canonical order and
+"nothing above it" pruning all follow from, and every placement is met once.
+
+A branch dies where, in some clique (buffers live at one step: a *section*), the lowest start that an unplaced
+member can have plus the bytes still to place exceed the capacity. Where no unplaced buffer crosses a boundary
+between cliques, the two sides are problems of their own, solved one after the other; a failure of one undoes
+the choice that split them.
+
+Runs are short and restart (Luby, Sinclair and Zuckerman 1993): what overflowed becomes more important in the
+next run, as in Boussemart et al.'s weighted degrees (2004). Beside them one run never restarts: it proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from planner_core.memory.bounds import align_up, lower_bound
+from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.first_fit import first_fit
+from planner_core.memory.placement.jit import COMPILED
+from planner_core.memory.placement.registry import Found, strategy
+from planner_core.memory.placement.structure import cliques_of, neighbours, pair_count, split_in_time, subproblem
+from planner_core.memory.problem import I64, Budget, Offsets, Problem
+
+__all__ = ["FOUND", "IMPOSSIBLE", "OPEN", "Searcher", "exact", "minimise", "searchable"]
+
+FOUND, IMPOSSIBLE, OPEN = 0, 1, 2
+MOST_MEETINGS = 3_000_000
+"""Cliques' members and neighbours that the search keeps lists of."""
+
+
+def searchable(problem: Problem) -> bool:
+    """Small enough for the search's lists, and nothing is fixed."""
+    return bool((problem.fixed < 0).all()) and pair_count(problem) <= MOST_MEETINGS
+
+
+def luby(k: int) -> int:
+    """1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 …, ``k`` from 1."""
+    while True:
+        bits = k.bit_length()
+        if k == (1 << bits) - 1:
+            return 1 << (bits - 1)
+        k -= (1 << (bits - 1)) - 1
+
+
+class Run:
+    """One run of the search: its arrays, which keep where it is."""
+
+    def __init__(self, s: Searcher, capacity: int, rank: I64, focus: I64, focused: bool) -> None:
+        n, cliques = s.count, s.cliques.count
+        self.searcher, self.capacity, self.focused = s, int(align_up(np.asarray(capacity), s.unit)), focused
+        zero = np.zeros(n, dtype=np.int64)
+        self.buffers = np.stack([s.cliques.first, s.cliques.last, s.need, s.align,
+                                 (capacity - s.exact) // s.align * s.align, zero, zero, zero, rank, focus])
+        self.cliques = np.stack([s.load, s.crossings, np.zeros(cliques, dtype=np.int64),
+                                 np.zeros(cliques, dtype=np.int64)])
+        # a frame a choice and part; parts of a frame are cliques that end there: at most two a choice over all
+        self.frames = np.zeros((8, 2 * n + cliques + 8), dtype=np.int64)
+        self.parts = np.zeros((2, 2 * n + 2 * cliques + 8), dtype=np.int64)
+        self.trail = np.zeros((2, 2 * len(s.near) + 24 * n + 4096), dtype=np.int64)
+        starts = np.flatnonzero(s.crossings == 0)
+        self.parts[0, : len(starts)] = starts
+        self.parts[1, : len(starts)] = np.append(starts[1:], cliques)
+        self.frames[2, 0], self.frames[4, 0] = -1, len(starts)
+        self.registers = np.asarray([0, 0, 1, 0, len(starts), 0], dtype=np.int64)
+        self.ended = OPEN if bool((self.buffers[4] >= 0).all()) and int(s.load.max()) <= self.capacity else IMPOSSIBLE
+
+    def go_on(self, steps: int, clock: Clock) -> int:
+        """At most ``steps`` choices more; FOUND, IMPOSSIBLE, or OPEN where steps, clock or room ran out."""
+        from planner_core.memory.placement.kernels import search_steps
+
+        s = self.searcher
+        while self.ended == OPEN and steps > 0 and not clock.over():
+            slice_ = min(steps, s.slice)
+            before = int(self.registers[5])
+            code = search_steps(self.buffers, self.cliques, s.members, s.member_ptr, s.near, s.near_ptr, s.by_first,
+                                s.first_ptr, self.frames, self.parts, self.trail, self.registers, self.capacity,
+                                self.focused, slice_)
+            done = int(self.registers[5]) - before
+            steps -= max(done, 1)
+            clock.spend(max(done, 1) * s.cost)
+            if code in (FOUND, IMPOSSIBLE):
+                self.ended = code
+            elif code == 3:
+                break
+        return self.ended
+
+    @property
+    def offsets(self) -> Offsets:
+        offsets: Offsets = self.buffers[5].copy()
+        return offsets
+
+
+class Searcher:
+    """The search's view of one problem without zero sizes: sizes in multiples of the smallest alignment."""
+
+    def __init__(self, problem: Problem, seed: int = 0) -> None:
+        self.problem = problem
+        self.count = n = len(problem)
+        self.exact = problem.size + problem.guard
+        self.align = problem.alignment
+        self.unit = int(self.align.min())
+        self.need = align_up(self.exact, self.unit)
+        self.granule = int(np.gcd.reduce(np.concatenate([self.exact, self.align])))
+        self.cliques = c = cliques_of(problem)
+        self.load = c.sums(self.need)
+        self.crossings = c.sums(np.ones(n, dtype=np.int64))
+        self.crossings -= np.bincount(c.first, minlength=c.count)
+        span = c.last - c.first + 1
+        self.member_ptr = np.append(0, np.cumsum(c.sums(np.ones(n, dtype=np.int64))))
+        flat = np.repeat(c.first - np.append(0, np.cumsum(span)[:-1]), span) + np.arange(int(span.sum()))
+        self.members = np.repeat(np.arange(n), span)[np.argsort(flat, kind="stable")]
+        self.near_ptr, self.near = neighbours(problem)
+        self.by_first = np.argsort(c.first, kind="stable")
+        self.first_ptr = np.append(0, np.cumsum(np.bincount(c.first, minlength=c.count)))
+        self.duration = problem.death - problem.birth + 1
+        self.degree = np.diff(self.near_ptr)
+        self.weight = np.zeros(c.count)
+        self.random = np.random.default_rng(seed)
+        self.restarts = 0
+        self.unit_steps = max(200, n + n // 4)
+        # a step takes about as many microseconds, compiled: its units of work
+        self.cost = 1 + int((len(self.near) + 4 * len(self.members)) / n / 60)
+        self.slice = max(20, (20_000 if COMPILED else 300) // self.cost)
+        self.proofs: dict[int, Run] = {}
+
+    def crowded(self, load: Any) -> tuple[I64, Any]:
+        """Rank of each buffer's most important clique (0: the most), and that clique's load."""
+        _, level = np.unique(-np.round(load / max(float(load.max()), 1.0), 3), return_inverse=True)
+        return -self.cliques.highest(-level.astype(np.int64)), self.cliques.highest(load)
+
+    def first_run(self, capacity: int, focused: bool) -> Run:
+        """The run that proves: most crowded first, then longest-lived, then largest."""
+        focus, load = self.crowded(self.load.astype(np.float64))
+        order = np.lexsort((np.arange(self.count), -self.need, -self.duration, -load))
+        rank = np.empty(self.count, dtype=np.int64)
+        rank[order] = np.arange(self.count)
+        return Run(self, capacity, rank, focus, focused)
+
+    def next_run(self, capacity: int) -> Run:
+        """A short run's order: crowding, duration, size and neighbours weighed at random, failures counted in."""
+        r = self.random
+        w = r.dirichlet([0.7, 0.7, 0.7])
+        noise, crowd, learned = r.choice([0.0, 0.05, 0.25]), r.choice([0.0, 3.0, 30.0]), r.choice([0.0, 0.1, 0.3, 1.0])
+        top = float(self.weight.max())
+        focus, load = self.crowded(self.load / self.load.max() + learned * self.weight / (top or 1.0))
+        key = (crowd * np.log(load) + w[0] * np.log(self.duration) / 5 + w[1] * np.log(self.need) / 5
+               + w[2] * np.log(self.degree + 1) / 2 + noise * r.random(self.count))
+        rank = np.empty(self.count, dtype=np.int64)
+        rank[np.argsort(-key, kind="stable")] = np.arange(self.count)
+        self.restarts += 1
+        return Run(self, capacity, rank, focus, focused=self.restarts % 4 != 0)
+
+    def fits(self, capacity: int, steps: int, clock: Clock) -> tuple[int, Offsets | None]:
+        """Spend ``steps`` on one question: the proving run goes on, then short runs."""
+        run = self.proofs.get(capacity)
+        if run is None:
+            while len(self.proofs) >= 4:
+                self.proofs.pop(next(iter(self.proofs)))
+            run = self.proofs[capacity] = self.first_run(capacity, focused=False)
+        proof = steps if run.registers[5] + steps // 4 < 20 * self.unit_steps else steps // 4  # often enough
+        code = run.go_on(proof, clock)
+        if code != OPEN:
+            return code, run.offsets if code == FOUND else None
+        left = steps - min(proof, steps // 2)
+        while left > 0 and not clock.over():
+            most = luby(self.restarts + 1) * self.unit_steps
+            short = self.next_run(capacity)
+            code = short.go_on(most, clock)
+            left -= max(int(short.registers[5]), 1)
+            failed = short.cliques[2]
+            self.weight = 0.9 * self.weight + failed / max(int(failed.sum()), 1)
+            if code != OPEN:
+                return code, short.offsets if code == FOUND else None
+        return OPEN, None
+
+
+def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, target: int = 0,
+             found: Callable[[Offsets], None] | None = None) -> Found:
+    """The smallest arena from a first placement, and the bound proved. Stops at the bound, at ``target``, when
+    the clock is over. No fixed buffers, no zero sizes. ``found`` hears of every improvement."""
+    low = lower_bound(problem)[0]
+    high = problem.height(offsets)
+    if high <= max(low, target):
+        return offsets, low
+    s = Searcher(problem, seed)
+    allowance = 24 * s.unit_steps
+    while low < high and high > target and not clock.over():
+        floor, goal = low, max(low, target)  # the bound itself first: it is often reached
+        share = allowance
+        while floor < high and high > target and not clock.over():
+            code, better = s.fits(goal, share, clock)
+            if code == FOUND and better is not None:
+                offsets, high = better, problem.height(better)
+                if found is not None:
+                    found(offsets)
+            elif code == IMPOSSIBLE:
+                low = floor = min(goal + s.granule, high)
+            else:
+                floor = goal + s.granule
+            goal = floor + max(high - floor - 1, 0) // 2 // s.granule * s.granule
+            goal = min(goal, high - s.granule)
+            share = max(allowance // 20, 4 * s.unit_steps)
+        allowance *= 2
+    return offsets, low
+
+
+@strategy("exact", "Exact search, part by part: canonical branching with inference, restarts; proves what it can.",
+          proves=True)
+def exact(problem: Problem, budget: Budget) -> Found:
+    """First fit, improved to the optimum as far as the budget goes. Ctrl-C keeps the best so far."""
+    return refine(problem, first_fit(problem), Clock(budget), budget)
+
+
+def refine(problem: Problem, offsets: Offsets, clock: Clock, budget: Budget) -> Found:
+    """Search every part between steps where nothing is live, the one that needs most bytes first."""
+    busy = np.flatnonzero(problem.size + problem.guard > 0)
+    if not len(busy) or not bool((problem.fixed[busy] < 0).all()):
+        return offsets, 0
+    offsets = offsets.copy()
+    groups = [busy[part] for part in split_in_time(subproblem(problem, busy))]
+    problems = [subproblem(problem, ids) for ids in groups]
+    bounds = [lower_bound(p)[0] for p in problems]
+    proved = max(bounds)
+    goal = max(proved, budget.target or 0)
+    open_ = [k for k in np.argsort([-b for b in bounds], kind="stable").tolist()
+             if problems[k].height(offsets[groups[k]]) > goal]
+    for done, k in enumerate(open_):
+        ids, p = groups[k], problems[k]
+        if not searchable(p) or clock.over():
+            continue
+        mine = clock.share(1 / (len(open_) - done))
+
+        def keep(found: Offsets, ids: I64 = ids) -> None:
+            offsets[ids] = found
+
+        try:
+            _, low = minimise(p, offsets[ids], mine, budget.seed, max(goal, proved), keep)
+        except KeyboardInterrupt:
+            clock.stop()
+            break
+        proved = max(proved, low)
+    return offsets, min(proved, problem.height(offsets))

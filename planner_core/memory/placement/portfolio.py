@@ -1,0 +1,52 @@
+"""Owns ``auto``: several strategies in turn, from the cheapest, until the bound or the end of the budget."""
+
+from __future__ import annotations
+
+from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.exact import refine, searchable
+from planner_core.memory.placement.first_fit import first_fit
+from planner_core.memory.placement.fit import MANY_PAIRS, Placer
+from planner_core.memory.placement.greedy import order_of
+from planner_core.memory.placement.improve import Best, improve_from
+from planner_core.memory.placement.registry import Found, strategy
+from planner_core.memory.placement.structure import pair_count
+from planner_core.memory.problem import Budget, Problem
+
+__all__ = ["auto"]
+
+_QUICK = (("breadth", "first"), ("size", "best"), ("area", "best"), ("conflicts", "best"))
+
+
+@strategy("auto", "First fit, then other orders, exact search, layers and order changes, until the bound is reached.",
+          proves=True)
+def auto(problem: Problem, budget: Budget) -> Found:
+    """Never worse than first fit; stops at the bound. Ctrl-C keeps the best so far."""
+    best = Best(problem, Clock(budget), budget.target)
+    proved = 0
+    try:
+        if best.offer(first_fit(problem)):
+            return best.offsets, proved
+        pairs = pair_count(problem)
+        small = searchable(problem)
+        if small:
+            # a short exact search often reaches the bound before other orders do
+            offsets, proved = refine(problem, best.offsets, best.clock.share(0.2), budget)
+            best.goal = max(best.goal, proved)
+            if best.offer(offsets):
+                return best.offsets, min(proved, best.height)
+        if pairs > MANY_PAIRS:
+            return best.offsets, proved
+        placer = Placer(problem)
+        if small:
+            for order, fit in _QUICK:
+                best.clock.spend(len(problem) + pairs // 10)
+                if best.offer(placer.place(order_of(problem, order), fit)):
+                    return best.offsets, min(proved, best.height)
+            offsets, low = refine(problem, best.offsets, best.clock.share(0.9), budget)
+            proved = max(proved, low)
+            best.goal = max(best.goal, proved)
+            best.offer(offsets)
+        improve_from(best, placer, budget.seed, share=0.8)
+    except KeyboardInterrupt:
+        best.clock.stop()
+    return best.offsets, min(proved, best.height)

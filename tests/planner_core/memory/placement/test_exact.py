@@ -1,0 +1,209 @@
+"""Exact search, improvement, the portfolio: optimal, anytime, deterministic, never worse than first fit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from planner_core.errors import PlanError
+from planner_core.memory import lower_bound
+from planner_core.memory.placement import Budget, Problem, available, compare, first_fit, solve
+from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.exact import IMPOSSIBLE, OPEN, Searcher, luby
+from planner_core.memory.placement.improve import layers
+from planner_core.memory.placement.structure import pair_count, subproblem
+from tests.planner_core.memory.placement.problems import apart, brute_force, problems, wide
+
+GAP = Problem(*(np.asarray(c, dtype=np.int64) for c in (
+    [0, 0, 0], [1, 1, 1], [1, 1, 70], [64, 64, 1], [0, 0, 0], [-1, -1, -1])))
+"""72 bytes live at once; two of the three start at multiples of 64, so that no arena below 129 holds them."""
+
+
+def tight(seed: int, cuts: int = 40, height: int = 240, steps: int = 24) -> Problem:
+    """A rectangle cut into pieces by guillotine cuts: its height is optimal, and nothing is wasted at any step."""
+    rng = np.random.default_rng(seed)
+    pieces = [(0, steps, 0, height)]
+    while len(pieces) < cuts:
+        k = int(np.argmax([(b - a) * (d - c) * rng.random() for a, b, c, d in pieces]))
+        a, b, c, d = pieces.pop(k)
+        if (rng.random() < 0.5 and b - a > 1) or d - c < 2:
+            if b - a < 2:
+                pieces.append((a, b, c, d))
+                continue
+            x = int(rng.integers(a + 1, b))
+            pieces += [(a, x, c, d), (x, b, c, d)]
+        else:
+            y = int(rng.integers(c + 1, d))
+            pieces += [(a, b, c, y), (a, b, y, d)]
+    rows = np.asarray(pieces)[rng.permutation(len(pieces))]
+    return Problem.of(rows[:, 0], rows[:, 1] - 1, rows[:, 3] - rows[:, 2])
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(most=6, horizon=5) | problems(most=8, horizon=6, mixed=False))
+def test_exact_is_brute_force(p: Problem) -> None:
+    """Up to 8 buffers, with guards and mixed alignments: the optimum, proved."""
+    s = solve(p, "exact", work=10_000_000)
+    assert apart(p, s.offsets)
+    assert (s.arena_size, s.proven) == (brute_force(p), True)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(most=12, mixed=False))
+def test_nothing_beats_what_is_certified(p: Problem) -> None:
+    found = compare(p, [s for s in available() if s != "cp_sat"], work=50_000)
+    certified = [s.arena_size for s in found if s.proven]
+    assert certified
+    assert min(s.arena_size for s in found) == min(certified) == max(certified)
+
+
+def test_a_gap_that_only_search_closes() -> None:
+    """The bound rises above the live bytes, by search."""
+    s = solve(GAP, "exact")
+    assert lower_bound(GAP)[0] == 72
+    assert (s.lower_bound, s.arena_size, s.proven, s.optimal) == (129, 129, True, "yes")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["exact", "auto"])
+def test_tight_packings_are_found(name: str, seed: int) -> None:
+    p = tight(seed)
+    s = solve(p, name, work=3_000_000)
+    assert (s.arena_size, s.proven) == (240, True)
+    assert first_fit(p).max() > 0 and p.height(first_fit(p)) > 240
+
+
+@pytest.mark.parametrize("name", ["exact", "auto", "improve"])
+def test_never_worse_than_first_fit_and_deterministic(name: str) -> None:
+    for seed in range(4):
+        p = tight(seed, cuts=90, height=997)
+        a, b = (solve(p, name, work=30_000, seed=seed) for _ in range(2))
+        assert a.arena_size <= p.height(first_fit(p))
+        assert a.offsets.tolist() == b.offsets.tolist()
+
+
+def test_the_seed_matters_only_to_the_search() -> None:
+    p = tight(1, cuts=120, height=9973)
+    found = {solve(p, "exact", work=20_000, seed=s).arena_size for s in range(3)}
+    assert all(lower_bound(p)[0] <= f <= p.height(first_fit(p)) for f in found)
+
+
+@pytest.mark.parametrize("name", ["exact", "auto", "improve"])
+def test_the_deadline_is_kept(name: str) -> None:
+    p = tight(3, cuts=220, height=99_991, steps=60)
+    solve(p, name, work=100_000)  # compiled by now
+    start = time.perf_counter()
+    s = solve(p, name, seconds=1.0)
+    assert time.perf_counter() - start < 1.1 + 0.4  # a busy machine is late by itself
+    assert s.arena_size <= p.height(first_fit(p))
+
+
+@pytest.mark.parametrize("name", ["exact", "auto", "improve"])
+def test_cancel_and_interruption_keep_the_best(name: str) -> None:
+    """The best so far, and what stays unproven: the bound is below the arena."""
+    p = tight(3, cuts=220, height=99_991, steps=60)
+    calls = 0
+
+    def cancel() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 5
+
+    def interrupt() -> bool:
+        if not cancel():
+            return False
+        raise KeyboardInterrupt
+
+    for stop in (cancel, interrupt):
+        calls = 0
+        s = solve(p, name, seconds=60.0, cancel=stop)
+        assert apart(p, s.offsets)
+        assert s.arena_size <= p.height(first_fit(p))
+        assert s.seconds < 30
+        assert s.proven or s.optimal.startswith("gap ≤ ")
+
+
+def test_a_capacity_ends_the_search_or_is_refused() -> None:
+    p = tight(0)
+    roomy = solve(p, "auto", capacity=p.height(first_fit(p)))
+    assert roomy.arena_size == p.height(first_fit(p))
+    assert solve(p, "auto", capacity=240).arena_size == 240
+    with pytest.raises(PlanError, match=r"no placement fits 239 bytes: \d+ buffers live at step \d+ need 240"):
+        solve(p, "auto", capacity=239)
+    with pytest.raises(PlanError, match="a search over all of them proves at least 129"):
+        solve(GAP, "exact", capacity=128)
+
+
+def test_parts_are_solved_alone() -> None:
+    """Where nothing is live between them, hundreds of tight parts are no harder than each."""
+    parts = [tight(s, cuts=20) for s in range(12)]
+    p = Problem.of(np.concatenate([q.birth + 100 * k for k, q in enumerate(parts)]),
+                   np.concatenate([q.death + 100 * k for k, q in enumerate(parts)]),
+                   np.concatenate([q.size for q in parts]))
+    s = solve(p, "exact", work=20_000_000)
+    assert (s.arena_size, s.proven) == (240, True)
+
+
+def test_a_run_can_stop_anywhere_and_go_on() -> None:
+    """Slices of one choice end where one long run ends."""
+    p = tight(2, cuts=30)
+    for capacity in (240, 239 + 1):
+        runs = [Searcher(p).first_run(capacity, focused) for focused in (False, True)]
+        for run in runs:
+            clock = Clock(Budget(work=10**9))
+            for _ in range(100_000):
+                if run.go_on(1, clock) != OPEN:
+                    break
+            again = Searcher(p).first_run(capacity, run.focused)
+            again.go_on(100_000, clock)
+            assert (again.ended, again.registers[5]) == (run.ended, run.registers[5])
+    assert Searcher(p).first_run(239, False).ended == IMPOSSIBLE
+
+
+def test_restart_lengths() -> None:
+    assert [luby(k) for k in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
+
+
+def test_layers_are_the_largest_buffers() -> None:
+    p = wide(20_000, 60)
+    found = layers(p)
+    assert len(found) > 1
+    for ids in found:
+        assert p.size[ids].min() > np.delete(p.size, ids).max()
+    pairs = [pair_count(subproblem(p, ids)) for ids in found]
+    assert pairs == sorted(pairs)
+    assert pairs[0] <= 100_000
+
+
+def test_improve_on_a_large_problem() -> None:
+    p = wide(6_000, 40, seed=1)
+    s = solve(p, "improve", seconds=5.0)
+    assert s.arena_size < p.height(first_fit(p))
+
+
+def test_without_numba_the_answers_are_the_same() -> None:
+    """The plain inner loops, in a process with compilation off."""
+    code = (
+        "from tests.planner_core.memory.placement.test_exact import tight\n"
+        "from planner_core.memory.placement import solve, jit\n"
+        "assert not jit.COMPILED\n"
+        "for name in ('exact', 'auto', 'improve'):\n"
+        "    print(solve(tight(0, cuts=24), name, work=20_000, seed=1).offsets.tolist())\n")
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    plain = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    here = [str(solve(tight(0, cuts=24), name, work=20_000, seed=1).offsets.tolist())
+            for name in ("exact", "auto", "improve")]
+    assert plain.stdout.splitlines() == here
+
+
+def test_cp_sat_agrees() -> None:
+    pytest.importorskip("ortools")
+    p = tight(4, cuts=16, height=60, steps=10)
+    s = solve(p, "cp_sat", seconds=20)
+    assert (s.arena_size, s.proven) == (60, True)
