@@ -7,6 +7,7 @@ from planner_core.fusion.rules import recognise_activations
 from planner_core.fusion.rules import norm
 from planner_core.fusion.rules import rope
 from planner_core.fusion.rules import attention
+from planner_core.fusion.rules import packed_qkv
 from planner_core.fusion.rules import mlp
 from planner_core.fusion.rules import conv
 from planner_core.fusion.rules import matmul
@@ -16,6 +17,6 @@ from planner_core.fusion.rules import ahead
 # isort: on
 
 __all__ = [
-    "ahead", "attention", "cleanup", "conv", "matmul", "mlp", "norm", "recognise", "recognise_activations", "region", "rope",
-    "weights",
+    "ahead", "attention", "cleanup", "conv", "matmul", "mlp", "norm", "packed_qkv", "recognise", "recognise_activations", "region",
+    "rope", "weights",
 ]

@@ -21,8 +21,6 @@ from planner_core.ir.ops import (
     Attention,
     Concat,
     Expand,
-    FusedAttentionBlock,
-    Narrow,
     Reshape,
     Softmax,
     Transpose,
@@ -147,11 +145,15 @@ def _through_binary(g: Draft, s: _Scores, n: NodeId) -> NodeId | Refused | None:
 
 @dataclass(slots=True)
 class _Operand:
-    """Queries, keys or values: ``node`` ``[B, H, S, D]`` or ``[N, S, D]``, and ``rows`` ``[B, S, H, D]`` behind it."""
+    """Queries, keys or values: ``node`` ``[B, H, S, D]`` or ``[N, S, D]``, and ``rows`` ``[B, S, H, D]`` behind it.
+
+    -1 where no node holds them so: then there are ``rows``, or ``first`` ``[S, N, D]``.
+    """
 
     node: NodeId
     groups: int = 1
     rows: NodeId | None = None
+    first: NodeId | None = None
     heads: tuple[int, int] | None = None
     scale: float = 1.0
     turned: bool = False
@@ -183,6 +185,9 @@ def _operand(g: Draft, n: NodeId, keys: bool, scaled: bool) -> _Operand | None:
             if op.perm == (0, 2, 3, 1) and rank == 4:  # heads and rows at once
                 o.turned, o.rows, o.node = False, x, -1
                 return _shared_rows(g, o)
+            if op.perm == (1, 2, 0):
+                o.turned, o.first, o.node = False, x, -1
+                return o
             if op.perm != (*range(rank - 2), rank - 1, rank - 2):
                 break
             o.turned = False
@@ -333,7 +338,7 @@ def attention(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     last = _values(g, n)
     if last is None:
         return None
-    product, after = last
+    product, after, guarded = last
     s = _down(g, g.inputs(n)[0])
     if s is None or isinstance(s, Refused):
         return s
@@ -351,17 +356,36 @@ def attention(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return None
     if k is None:
         return Refused(Refusal.LAYOUT, k_in, facts=(("keys", str(g.shape(k_in))),))
+    if guarded and not _some_seen(g, s):
+        return Refused(Refusal.MASK, n, facts=(("rows without keys", "set to 0"),))
     return _fused(g, n, limits, s, q, k, v, product, after)
 
 
-def _values(g: Draft, n: NodeId) -> tuple[NodeId, list[NodeId]] | None:
-    """(product of the probabilities with the values, nodes in between)."""
-    at, between = n, [n]
+def _some_seen(g: Draft, s: _Scores) -> bool:
+    """No row's scores are all -inf, so no probability is NaN."""
+    if s.mask is None or (s.fill is not None and s.fill > -math.inf):
+        return True
+    known = g.array(s.mask)
+    if known is not None:
+        low = known.astype(bool) != s.keep if s.fill is not None else np.isneginf(known)
+        return known.ndim > 0 and not bool(low.all(-1).any())
+    chosen = [g.scalar(i) for i in g.inputs(s.mask)[1:]] if g.op(s.mask).name == "Where" else [None]
+    return all(c is not None and c > -math.inf for c in chosen)
+
+
+def _values(g: Draft, n: NodeId) -> tuple[NodeId, list[NodeId], bool] | None:
+    """(product of the probabilities with the values, nodes in between, whether NaN is replaced by 0 there)."""
+    at, between, guarded = n, [n], False
     for _ in range(3):
         found = None
         for r in readers(g, at):
             if g.op(r).name == "MatMul" and g.inputs(r)[0] == at and g.inputs(r)[1] != at:
-                return r, between
+                return r, between, guarded
+            if g.op(r).name == "Where" and g.inputs(r)[2] == at and g.scalar(g.inputs(r)[1]) == 0:
+                cond = g.inputs(r)[0]
+                if g.kind(cond) == "ne" and g.inputs(cond) == (at, at):
+                    between.append(cond)
+                    found, guarded = r, True
             if g.op(r).name in ("Cast", "Reshape") and g.dims(r)[-2:] == g.dims(at)[-2:]:
                 found = r
         if found is None:
@@ -373,7 +397,7 @@ def _values(g: Draft, n: NodeId) -> tuple[NodeId, list[NodeId]] | None:
 
 def _source(o: _Operand) -> NodeId:
     """The node whose dtype and last extent are the operand's."""
-    return o.rows if o.rows is not None else o.node
+    return o.rows if o.rows is not None else o.first if o.first is not None else o.node
 
 
 def _fused(g: Draft, n: NodeId, limits: Limits, s: _Scores, q: _Operand, k: _Operand, v: _Operand, product: NodeId,
@@ -403,7 +427,7 @@ def _fused(g: Draft, n: NodeId, limits: Limits, s: _Scores, q: _Operand, k: _Ope
             return Refused(Refusal.LAYOUT, _source(o), facts=(("operand", str(g.shape(_source(o)))), ("heads", h)))
     rest: list[NodeId] = []
     end = product
-    turned = _turn(g, product)
+    turned = turned_back(g, product)
     by_rows = turned is not None and all(o.rows is not None for o in (q, k, v))
     if by_rows:
         assert turned is not None
@@ -436,7 +460,7 @@ def _kv_heads(g: Draft, k: _Operand, v: _Operand, count: int) -> int | None:
     found = set()
     for o in (k, v):
         axis = g.dims(o.rows)[2] if o.rows is not None and g.shape(o.rows).rank == 4 else (
-            g.dims(o.node)[1] if g.shape(o.node).rank == 4 else count // o.groups)
+            g.dims(o.node)[1] if o.first is None and g.shape(o.node).rank == 4 else count // o.groups)
         found.add(axis)
     if len(found) != 1:
         return None
@@ -445,7 +469,7 @@ def _kv_heads(g: Draft, k: _Operand, v: _Operand, count: int) -> int | None:
     return kv if grouped or kv == 1 else None
 
 
-def _turn(g: Draft, product: NodeId) -> list[NodeId] | None:
+def turned_back(g: Draft, product: NodeId) -> list[NodeId] | None:
     """The nodes that bring the heads back behind the rows."""
     at, out = product, []
     for _ in range(2):
@@ -467,85 +491,10 @@ def _placed(r: Rewrite, o: _Operand, heads: int, batch: int, length: int, by_row
     if by_rows:
         assert o.rows is not None
         return o.rows
+    if o.first is not None:
+        n, d = r.draft.dims(o.first)[1:]
+        return r.reshape(r.add(Transpose((1, 0, 2)), o.first), (batch, n // batch, length, d))
     if o.node < 0:
         assert o.rows is not None
         return r.add(Transpose(HEADS_AND_ROWS), o.rows)
     return r.reshape(o.node, (batch, heads, length, r.draft.dims(o.node)[-1]))
-
-
-# --- packed projections -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Third:
-    """A third of a packed row."""
-
-    packed: NodeId
-    index: int
-    turn: NodeId | None
-    """The transpose of ``[B, S, 3, H, D]`` that brings the thirds to the front, if one does."""
-    members: tuple[NodeId, ...]
-
-
-@rule(anchors=("Attention",), group="attention", reasons=(
-    Refusal.SHARED, Refusal.OUTPUT, Refusal.MASK, Refusal.LAYOUT, Refusal.DTYPE, Refusal.KIND))
-def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
-    """Attention over thirds of one projection reads the packed row; the slices and transposes between them go."""
-    op = g.op(n)
-    assert isinstance(op, Attention)
-    if op.kv_heads not in (0, op.num_heads):
-        return None
-    thirds = [_third(g, i, op) for i in g.inputs(n)[:3]]
-    if any(t is None for t in thirds):
-        return None
-    q, k, v = (t for t in thirds if t is not None)
-    if not q.packed == k.packed == v.packed:
-        return None
-    if (q.index, k.index, v.index) != (0, 1, 2):
-        return Refused(Refusal.LAYOUT, n, facts=(("thirds", (q.index, k.index, v.index)),))
-    if op.mask_kind == "sliding_window":
-        return Refused(Refusal.MASK, n, facts=(("mask", op.mask_kind),))
-    if op.softcap:
-        return Refused(Refusal.KIND, n, facts=(("softcap", op.softcap),))
-    if g.dtype(n) not in limits.region_dtypes:
-        return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
-    end, members = n, [i for t in (q, k, v) for i in t.members]
-    if op.layout == "bhsd":
-        turned = _turn(g, n)
-        if turned is None:
-            return Refused(Refusal.LAYOUT, n, facts=(("result", str(g.shape(n))),))
-        end, members = turned[-1], [n, *turned[:-1], *members]
-    if stop := inside(g, members, end if end != n else n):
-        return stop
-    r = Rewrite(g, end)
-    block = FusedAttentionBlock(op.num_heads, op.head_dim, False, op.mask_kind, op.score_scale)
-    y = r.add(block, q.packed, *g.inputs(n)[3:])
-    return r.replace(end, r.reshape(y, g.shape(end).dims))
-
-
-def _third(g: Draft, n: NodeId, op: Attention) -> _Third | None:
-    """Which third of which packed row an operand of attention is."""
-    members: list[NodeId] = []
-    width = op.num_heads * op.head_dim
-    for _ in range(4):
-        cut = g.op(n)
-        members.append(n)
-        x = g.inputs(n)[0] if g.inputs(n) else n
-        if isinstance(cut, Narrow):
-            dims = g.dims(x)
-            if op.layout == "bshd" and cut.axis % len(dims) == 2 and len(dims) == 3 and cut.len == width and dims[2] == 3 * width:
-                return _Third(x, cut.start // width, None, tuple(members)) if cut.start % width == 0 else None
-            turn = g.op(x)
-            if cut.axis == 0 and cut.len == 1 and dims[0] == 3 and isinstance(turn, Transpose):
-                packed = g.inputs(x)[0]
-                want = (2, 0, 3, 1, 4) if op.layout == "bhsd" else (2, 0, 1, 3, 4)
-                fits = turn.perm == want and g.dims(packed)[2:] == (3, op.num_heads, op.head_dim)
-                return _Third(packed, cut.start, x, (*members, x)) if fits else None
-            if cut.axis % len(dims) == 2 and len(dims) == 5 and dims[2:] == (3, op.num_heads, op.head_dim) and cut.len == 1 \
-                    and op.layout == "bshd":
-                return _Third(x, cut.start, None, tuple(members))
-            return None
-        if cut.name != "Reshape":
-            return None
-        n = x
-    return None

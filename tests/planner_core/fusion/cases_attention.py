@@ -72,7 +72,7 @@ def operand(g: Graph, name: str, layout: str, heads: int, rows: int, d: int, dty
 
 def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: str = "add", fill: float = -math.inf,
               share: str = "", groups: int = 1, softcap: float = 0.0, cast: bool = False, keys: int = S, keep: str = "",
-              turn: str = "last", dtype: DType = DType.F32, width: int = D, late: str = "") -> Graph:
+              turn: str = "last", dtype: DType = DType.F32, width: int = D, late: str = "", guard: bool = False) -> Graph:
     """``turn``: how the keys come: last two axes exchanged, at once with the heads, or not at all."""
     g = Graph("attention")
     kv = H // groups
@@ -87,7 +87,9 @@ def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: 
         q, k = g.cast(q, to=DType.F32), g.cast(k, to=DType.F32)
     wide = DType.F32 if cast else dtype
     if turn == "at once":
-        k = g.transpose(g[g[k].inputs[0]].id, perm=(0, 2, 3, 1))
+        k = g.transpose(g[k].inputs[0], perm=(0, 2, 3, 1))
+    elif turn == "rows first":  # as nn.MultiheadAttention leaves them
+        k = g.transpose(g.input("k_rows", (keys, B * kv, D), dtype), perm=(1, 2, 0))
     elif turn == "last":
         k = g.transpose(k, perm=(*range(rank - 2), rank - 1, rank - 2))
     else:
@@ -111,6 +113,8 @@ def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: 
     if late == "scale":
         s = g.mul(s, g.constant(0.5, wide))
     p = g.softmax(s, axis=rank - 1)
+    if guard:
+        p = g.where(g.ne(p, p), g.constant(0, wide), p)
     if cast:
         p = g.cast(p, to=dtype)
     y = g.mm(p, v)
@@ -139,7 +143,7 @@ def packed(layout: str = "bhsd", *, order: tuple[int, int, int] = (0, 1, 2), out
 
 
 A, P = "attention", "packed_qkv"
-GONE = ("Softmax", "MatMul", "Binary(mul)", "Binary(add)", "Where", "Expand", "Concat")
+GONE = ("Softmax", "MatMul", "Binary(mul)", "Binary(add)", "Expand", "Concat")
 PLAIN: list[tuple[str, dict[str, Any]]] = [
     *((f"scale {s}", {"scale": s}) for s in ("mul", "div", "q", "k", "both", "none")),
     *((f"{m}, {h}, {f}", {"mask": m, "how": h, "fill": f}) for m in ("causal", "window", "none") for h in ("add", "keep", "hide")
@@ -158,6 +162,9 @@ PLAIN: list[tuple[str, dict[str, Any]]] = [
     ("batch and heads merged", {"layout": "bmm", "mask": "causal"}),
     ("merged, mask split", {"layout": "bmm", "mask": "input padding"}),
     ("merged, heads expand", {"layout": "bmm", "share": "expand", "groups": 2}),
+    ("merged, keys rows first", {"layout": "bmm", "turn": "rows first", "mask": "input padding"}),
+    ("NaN replaced", {"mask": "causal", "guard": True}),
+    ("NaN replaced, finite", {"mask": "input", "how": "keep", "fill": -1e4, "guard": True}),
     ("one head", {"layout": "single", "mask": "input"}),
     ("softmax in f32", {"cast": True, "dtype": DType.F16, "mask": "causal"}),
 ]
@@ -178,6 +185,7 @@ REFUSED = [
     Refused(A, Refusal.MASK, lambda: attention(mask="causal", how="keep", fill=-5.0)),
     Refused(A, Refusal.MASK, lambda: attention(mask="causal", late="scale"), id="scaled after"),
     Refused(A, Refusal.MASK, lambda: attention(mask="input", late="scale"), id="input scaled after"),
+    Refused(A, Refusal.MASK, lambda: attention(mask="input", guard=True), id="NaN replaced"),
     Refused(A, Refusal.SCALE, lambda: attention(scale="learned")),
     Refused(A, Refusal.HEADS, lambda: attention(width=4)),
     Refused(A, Refusal.LAYOUT, lambda: attention(turn="not")),
