@@ -67,7 +67,7 @@ export function mount(place, api) {
   const root = el("div", { class: "rlx-viz", "data-host": api.host, "data-ready": "0", "data-lm-suppress-shortcuts": "true" });
   const active = () => api.host === "report" || root.contains(document.activeElement);
   const history = new History({
-    restore: (saved) => store.set(restoreView(saved, store.state, usual)),
+    restore: (saved) => restore(restoreView(saved, store.state, usual)),
     plan: (direction) => api.request?.(direction === "undo" ? { undo: true } : { redo: true }),
   });
   const send = api.request && ((/** @type {PlanRequest} */ request) => {
@@ -111,6 +111,8 @@ export function mount(place, api) {
   place.append(root);
   let usual = store.state.open;
   let loaded = false;
+  /** A view is being brought back: its selection must not move it. */
+  let restoring = false;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let twinTimer;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -141,7 +143,7 @@ export function mount(place, api) {
       gantt.axis = state.maximised === "gantt" || !state.open.includes("arena");
     }
     if (changed.has("focus") && state.selected >= 0) focusSelected();
-    if ((changed.has("selected") || changed.has("reveal")) && state.selected >= 0) revealSelected();
+    if (!restoring && (changed.has("selected") || changed.has("reveal")) && state.selected >= 0) revealSelected();
     if (changed.has("selected")) {
       api.select?.(state.selected);
       spoken.textContent = state.snap && state.selected >= 0 ? `selected ${state.snap.text("name", state.selected)}` : "";
@@ -155,6 +157,15 @@ export function mount(place, api) {
       restTimer = setTimeout(rest, REST_DELAY);
     }
   });
+
+  /** @param {any} patch */
+  function restore(patch) {
+    store.flush();
+    restoring = true;
+    store.set(patch);
+    store.flush();
+    restoring = false;
+  }
 
   /** The view came to rest: keep it, and make it a step to come back to. */
   function rest() {
@@ -184,7 +195,7 @@ export function mount(place, api) {
         if (saved) {
           const patch = restoreView(saved, store.state, usual);
           if (patch.selected < 0) delete patch.selected;
-          store.set(patch);
+          restore(patch);
         } else if (store.state.other) store.set({ open: flipView(usual, "compare") });
       }
       root.dataset.empty = snap.n ? "0" : "1";
@@ -343,7 +354,7 @@ export function mount(place, api) {
     }),
     api.onSavedView?.(() => {
       const saved = api.savedView?.();
-      if (loaded && saved && JSON.stringify(saved) !== JSON.stringify(saveView(store.state, usual))) store.set(restoreView(saved, store.state, usual));
+      if (loaded && saved && JSON.stringify(saved) !== JSON.stringify(saveView(store.state, usual))) restore(restoreView(saved, store.state, usual));
     }),
   ];
   store.set({ theme: api.theme(), ...(api.status?.() ?? {}) });

@@ -41,7 +41,7 @@ export class ArenaView extends Plot {
     this.heat = null;
     /** @type {Groups | null} */
     this.spans = null;
-    this.mode = el("select", { "aria-label": "Arena colouring", title: "Colour slots, or show heat (h)", onchange: () => store.set({ heat: this.mode.value }) },
+    this.mode = el("select", { "aria-label": "Arena heat", title: "Colour slots, or show heat (h)", onchange: () => store.set({ heat: this.mode.value }) },
       ...Object.entries(HEATS).map(([key, label]) => el("option", { value: key }, label)));
     this.tools.append(this.mode);
   }

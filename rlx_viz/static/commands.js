@@ -71,7 +71,7 @@ export class CommandsView extends ListView {
     this.element.dataset.profiled = profile ? "1" : "0";
     this.columns.dataset.before = before ? "1" : "0";
     this.heads[0].replaceChildren(el("span", {}, "before passes"), el("span", {}, "becomes"));
-    this.heads[1].replaceChildren(el("span", {}, before ? "after passes" : "thunks"),
+    this.heads[1].replaceChildren(el("span", {}, before ? "after passes" : "thunks", before ? el("span", { class: "rlx-narrow" }, ` · ${formatCount(before)} before them: widen the view`) : null),
       el("span", {}, el("span", { class: "rlx-rw" }, profile ? "reads · writes · " : "reads · writes"), profile ? "µs · GB/s" : ""));
     this.before.show(before);
     this.after.show(rows);

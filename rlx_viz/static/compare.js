@@ -28,7 +28,7 @@ export class DiffPlot extends Plot {
   constructor(store, wheelAllowed, side) {
     super(store, {
       name: `compare-${side}`, title: side.toUpperCase(), wheelAllowed,
-      label: `Arena map of plan ${side.toUpperCase()}, coloured by what changed.`,
+      label: `Arena map of plan ${side.toUpperCase()}: changes are marked.`,
     });
     this.side = side;
     this.lazy = true;
