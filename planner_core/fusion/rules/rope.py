@@ -236,11 +236,11 @@ def _is_doubled(g: Draft, n: NodeId, interleaved: bool, steps: int = MOST_TABLE_
         return _is_doubled(g, ins[0], interleaved, steps - 1)
     if op.name == "Reshape":
         x = ins[0]
-        if g.dims(x)[-1:] == g.dims(n)[-1:]:
-            return _is_doubled(g, x, interleaved, steps - 1)
         pair = g.op(x)
-        return interleaved and g.dims(x)[-1] == 2 and (
-            pair.name == "Expand" or (isinstance(pair, Concat) and len(g.inputs(x)) == 2 and equal_values(g, *g.inputs(x))))
+        if interleaved and g.dims(x)[-1] == 2 and ((pair.name == "Expand" and g.dims(g.inputs(x)[0])[-1:] == (1,)) or (
+                isinstance(pair, Concat) and len(g.inputs(x)) == 2 and equal_values(g, *g.inputs(x)))):
+            return True
+        return g.dims(x)[-1:] == g.dims(n)[-1:] and _is_doubled(g, x, interleaved, steps - 1)
     if op.name == "Expand" and g.dims(ins[0])[-1:] == g.dims(n)[-1:]:
         return _is_doubled(g, ins[0], interleaved, steps - 1)
     part = g.split(n) if op.name == "Binary" else None

@@ -46,40 +46,42 @@ def masked(g: Graph, s: int, mask: str, fill: float, how: str, dtype: DType) -> 
     return g.where(cond, s, low) if how == "keep" else g.where(cond, low, s)
 
 
-def operand(g: Graph, name: str, layout: str, heads: int, rows: int, d: int, dtype: DType, share: str, groups: int) -> int:
+def operand(g: Graph, name: str, layout: str, batch: int, heads: int, rows: int, d: int, dtype: DType, share: str, groups: int) -> int:
     """``[B, H, S, D]``, or ``[B · H, S, D]`` with layout bmm; ``share``: how heads are copied."""
     if layout == "single":
-        return g.input(name, (B, rows, d), dtype)
+        return g.input(name, (batch, rows, d), dtype)
     if layout in ("bshd", "half"):
-        x = g.reshape(g.input(name, (B, rows, heads * d), dtype), dims=(B, rows, heads, d))
+        x = g.reshape(g.input(name, (batch, rows, heads * d), dtype), dims=(batch, rows, heads, d))
         if share == "rows":
-            x = g.expand(g.reshape(x, dims=(B, rows, heads, 1, d)), dims=(B, rows, heads, groups, d))
-            x = g.reshape(x, dims=(B, rows, heads * groups, d))
+            x = g.expand(g.reshape(x, dims=(batch, rows, heads, 1, d)), dims=(batch, rows, heads, groups, d))
+            x = g.reshape(x, dims=(batch, rows, heads * groups, d))
         x = g.transpose(x, perm=TURN)
     else:
-        x = g.input(name, (B, heads, rows, d), dtype)
+        x = g.input(name, (batch, heads, rows, d), dtype)
     if share in ("expand", "repeat"):
-        x = g.reshape(x, dims=(B, heads, 1, rows, d))
-        x = g.expand(x, dims=(B, heads, groups, rows, d)) if share == "expand" else g.concat(*[x] * groups, axis=2)
-        x = g.reshape(x, dims=(B, heads * groups, rows, d))
+        x = g.reshape(x, dims=(batch, heads, 1, rows, d))
+        x = g.expand(x, dims=(batch, heads, groups, rows, d)) if share == "expand" else g.concat(*[x] * groups, axis=2)
+        x = g.reshape(x, dims=(batch, heads * groups, rows, d))
     if share == "copies":
         x = g.concat(*[x] * groups, axis=1)
     if share == "tile":  # heads 0 1 0 1: not how attention shares them
-        x = g.reshape(g.expand(g.reshape(x, dims=(B, 1, heads, rows, d)), dims=(B, groups, heads, rows, d)),
-                      dims=(B, heads * groups, rows, d))
-    return g.reshape(x, dims=(B * H, rows, d)) if layout == "bmm" else x
+        x = g.reshape(g.expand(g.reshape(x, dims=(batch, 1, heads, rows, d)), dims=(batch, groups, heads, rows, d)),
+                      dims=(batch, heads * groups, rows, d))
+    return g.reshape(x, dims=(batch * heads * groups, rows, d)) if layout == "bmm" else x
 
 
 def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: str = "add", fill: float = -math.inf,
-              share: str = "", groups: int = 1, softcap: float = 0.0, cast: bool = False, keys: int = S, keep: str = "",
-              turn: str = "last", dtype: DType = DType.F32, width: int = D, late: str = "", guard: bool = False) -> Graph:
+              share: str = "", groups: int = 1, softcap: float = 0.0, cast: bool = False, keys: int = 0, keep: str = "",
+              turn: str = "last", dtype: DType = DType.F32, width: int = 0, late: str = "", guard: bool = False,
+              sizes: tuple[int, int, int, int] = (B, H, S, D)) -> Graph:
     """``turn``: how the keys come: last two axes exchanged, at once with the heads, or not at all."""
     g = Graph("attention")
-    kv = H // groups
-    q = operand(g, "q", layout, H, S, D, dtype, "", 1)
-    k = operand(g, "k", layout, kv, keys, D, dtype, share, groups)
-    v = operand(g, "v", layout, kv, keys, width, dtype, share, groups)
-    c = D**-0.5 if layout != "single" else 0.25
+    batch, heads, rows, d = sizes
+    keys, width, kv = keys or rows, width or d, heads // groups
+    q = operand(g, "q", layout, batch, heads, rows, d, dtype, "", 1)
+    k = operand(g, "k", layout, batch, kv, keys, d, dtype, share, groups)
+    v = operand(g, "v", layout, batch, kv, keys, width, dtype, share, groups)
+    c = d**-0.5 if layout != "single" else 0.25
     if scale in ("q", "both"):
         q = g.mul(q, g.constant([c if scale == "q" else c**0.5], dtype))
     rank = g[q].shape.rank
@@ -89,7 +91,7 @@ def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: 
     if turn == "at once":
         k = g.transpose(g[k].inputs[0], perm=(0, 2, 3, 1))
     elif turn == "rows first":  # as nn.MultiheadAttention leaves them
-        k = g.transpose(g.input("k_rows", (keys, B * kv, D), dtype), perm=(1, 2, 0))
+        k = g.transpose(g.input("k_rows", (keys, batch * kv, d), dtype), perm=(1, 2, 0))
     elif turn == "last":
         k = g.transpose(k, perm=(*range(rank - 2), rank - 1, rank - 2))
     else:
@@ -102,12 +104,12 @@ def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: 
     elif scale == "div":
         s = g.div(s, g.constant(1 / c, wide))
     elif scale == "learned":
-        s = g.mul(s, g.input("temperature", (H, 1, 1), wide))
+        s = g.mul(s, g.input("temperature", (heads, 1, 1), wide))
     if softcap:
         s = g.mul(g.tanh(g.div(s, g.constant(softcap, wide))), g.constant(softcap, wide))
     if mask:
         if layout == "bmm" and mask == "input padding":
-            s = g.reshape(masked(g, g.reshape(s, dims=(B, H, S, keys)), mask, fill, how, wide), dims=(B * H, S, keys))
+            s = g.reshape(masked(g, g.reshape(s, dims=(batch, heads, rows, keys)), mask, fill, how, wide), dims=(batch * heads, rows, keys))
         else:
             s = masked(g, s, mask, fill, how, wide)
     if late == "scale":
@@ -119,7 +121,7 @@ def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: 
         p = g.cast(p, to=dtype)
     y = g.mm(p, v)
     if layout == "bshd":
-        y = g.reshape(g.transpose(y, perm=TURN), dims=(B, S, H * width))
+        y = g.reshape(g.transpose(y, perm=TURN), dims=(batch, rows, heads * width))
     more: dict[str, Any] = {"output": lambda: [p], "shared": lambda: [g.relu(product)]}
     return g.set_outputs(g.neg(y), *(more[keep]() if keep else []))
 
@@ -172,6 +174,7 @@ APPLIED = [
     *(Applied(A, lambda kw=kw: attention(**kw), ("Attention",), GONE, id=i) for i, kw in PLAIN),  # type: ignore[misc]
     *(Applied(A, lambda h=h: attention(mask="input", how=h), ("Attention",), ("Softmax",), id=f"condition, {h}")  # type: ignore[misc]
       for h in ("keep",)),
+    Applied(A, lambda: attention(share="tile", groups=2), ("Attention", "Expand"), ("Softmax",), id="heads in another order stay copied"),
     Applied(A, lambda: attention(mask="odd", how="hide"), ("Attention",), ("Softmax",), id="condition, hide"),
     Applied(A, lambda: attention(mask="odd", how="keep", fill=-1e4), ("Attention",), ("Softmax",), id="condition, finite"),
     *(Applied(P, lambda la=la, kw=kw: packed(la, **kw), ("FusedAttentionBlock",), ("Narrow", "Transpose", "Attention"),  # type: ignore[misc]
