@@ -113,12 +113,22 @@ def plan(
     as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a tensor; - is standard output.")] = "",
     redact: Redact = False,
 ) -> None:
-    """Plan a model's memory and print the headline numbers."""
+    """Plan a model's memory and print the headline numbers; of a problem file (.csv of id,lower,upper,size), its arena."""
     from rlx_viz.frames import summary_dict, tensors_frame
     from rlx_viz.snapshot import snapshot
 
     if as_json == as_csv == "-":
         raise UsageError("--json - and --csv - would mix on standard output; give one of them a file")
+    if model.lower().endswith(".csv"):
+        from rlx_viz.problems import plan_problem
+
+        text, as_json_text, as_csv_text = plan_problem(model, _pairs(sets, "--set", "placement=exact"))
+        for where, what in ((as_json, as_json_text), (as_csv, as_csv_text)):
+            if where:
+                _write(where, what)
+        if "-" not in (as_json, as_csv):
+            typer.echo(text)
+        return
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=_command("plan", model, dim, shape, sets, target), redact=redact)

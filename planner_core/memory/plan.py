@@ -15,6 +15,7 @@ from planner_core.ir import DType, Graph, NodeId
 from planner_core.memory.facts import DTYPES, I64, Mask
 from planner_core.memory.liveness import Extension, ExtensionTable
 from planner_core.memory.options import PlanOptions
+from planner_core.memory.problem import Problem
 from planner_core.options import coerce_option, options_of
 
 if TYPE_CHECKING:
@@ -145,6 +146,17 @@ class MemoryPlan:
         """Nodes that own bytes in a region (views left out)."""
         own = (self.space == space) & (self.root == np.arange(len(self.root)))
         return np.flatnonzero(own)
+
+    def problem(self, space: int = ARENA) -> Problem:
+        """The placement problem of a region: its buffers in node order, those that share bytes in place as one."""
+        ids = self.buffers(space)
+        death = self.death.copy()
+        for old, new in reversed(self.inplace):
+            death[old] = max(death[old], death[new])
+        taken = np.asarray([new for _, new in self.inplace], dtype=np.int64)
+        ids = ids[~np.isin(ids, taken)]
+        return Problem.of(self.birth[ids], death[ids], self.size[ids], alignment=self.options.alignment,
+                          guard=self.guard[ids])
 
     def extensions_of(self, node: NodeId) -> list[Extension]:
         """What rules did to one node's range, in rule order."""

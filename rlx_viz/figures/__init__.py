@@ -1,5 +1,6 @@
 """Still figures with matplotlib, one module a kind."""
 
+from rlx_viz.figures.placement import arena_figure, compare_placements, placement_figure
 from rlx_viz.figures.sweep import sweep_figure
 
-__all__ = ["sweep_figure"]
+__all__ = ["arena_figure", "compare_placements", "placement_figure", "sweep_figure"]
