@@ -80,7 +80,8 @@ def waterfall(c: Compilation, stop: Stop = _never) -> list[Step]:
     if rest:
         out.append(Step("legalised", STEP, "", rest))
     names = {o.name for o in options_of(PlanOptions)}
-    out += [Step(s.name, STEP, _OPTION_OF.get(s.name, s.name if s.name in names else ""), s.delta) for s in plan[1:]]
+    out += [Step(s.name, STEP, _OPTION_OF.get(s.name, s.name if s.name in names else ""), s.delta) for s in plan[1:]
+            if s.delta or s.name in names]  # an option that was set and changed nothing says so
     scratch = c.allocate_bytes - plan[-1].after
     if scratch:
         out.append(Step("kernels' scratch", STEP, "", scratch))

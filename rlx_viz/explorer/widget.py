@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anywidget
@@ -18,7 +19,7 @@ from rlx_viz.explorer.history import History, Options
 from rlx_viz.explorer.live import Picture
 from rlx_viz.explorer.worker import Worker
 from rlx_viz.frames import tensors_frame
-from rlx_viz.inputs import filled_inputs
+from rlx_viz.inputs import fill_params, filled_inputs, require_memory
 from rlx_viz.snapshot import with_profile
 from rlx_viz.static.joiner import front_end, stylesheet
 from rlx_viz.whatif import Stop, Stopped, counterfactuals, waterfall, whatif_document
@@ -207,14 +208,14 @@ class Explorer(anywidget.AnyWidget):
             seed: int = 0) -> dict[str, Array]:
         """Execute on the planned arena, check every command (`sanitize`), time each over `repeat` runs, show the times.
 
-        Inputs that are not given are random. Returns the outputs; raises what the executor raises, after showing it.
+        Inputs that are not given are random, and so are weights without data. Returns the outputs; raises what the executor raises, after showing it.
         """
         c = self.compilation
         result = self._working("running", lambda: _execute(c, inputs, sanitize, repeat, seed, None))
         if isinstance(result, Exception):
             raise result
         self._show_run(c, result, 0)
-        return result[1]
+        return result.outputs
 
     def wait(self, seconds: float | None = None) -> bool:
         """Block until planning and what-ifs are done and shown; False if that takes longer than `seconds`."""
@@ -284,7 +285,7 @@ class Explorer(anywidget.AnyWidget):
                              "sanitized": False}
             return
 
-        def finish(result: tuple[Profile, dict[str, Array], float, bool] | Exception) -> None:
+        def finish(result: _Run | Exception) -> None:
             self.busy = False
             self._progress(-1.0, "")
             if isinstance(result, Exception):
@@ -405,24 +406,19 @@ class Explorer(anywidget.AnyWidget):
 
         self._behind.submit(job, finish, delay=IDLE)
 
-    def _show_run(self, c: Compilation, result: tuple[Profile, dict[str, Array], float, bool], sequence: int) -> None:
-        profile, outputs, seconds, sanitized = result
-        sequence = sequence or int(self.run_done.get("seq", 0))
+    def _show_run(self, c: Compilation, run: _Run, sequence: int) -> None:
+        answer = {"seq": sequence or int(self.run_done.get("seq", 0)), "seconds": run.seconds, "sanitized": run.sanitized}
         if self._picture.compilation is not c:
-            self.run_done = {"seq": sequence, "ok": False, "text": "planned again meanwhile: run it once more", "seconds": seconds,
-                             "sanitized": sanitized}
+            self.run_done = {**answer, "ok": False, "text": "planned again meanwhile: run it once more"}
             return
         kept = self.whatifs
-        self.show(Picture(with_profile(self.document, profile), c))
+        self.show(Picture(with_profile(self.document, run.profile), c))
         if kept is not None:
             self._behind.cancel()
             with self.hold_sync():
                 self.extra_header, self.extra_buffer = kept.pack()
                 self.extra_rev = self.rev
-        checked = "every command checked, " if sanitized else ""
-        self.run_done = {"seq": sequence, "ok": True, "seconds": seconds, "sanitized": sanitized,
-                         "text": f"{checked}{len(outputs)} output{'s' if len(outputs) != 1 else ''}, "
-                                 f"{profile.total_seconds * 1e3:.2f} ms in commands (median of {profile.repeat})"}
+        self.run_done = {**answer, "ok": True, "text": run.text}
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The widget, and for pages without a kernel the same picture as a sandboxed page."""
@@ -451,12 +447,34 @@ def _same(a: object, b: object) -> bool:
     return a == b or str(getattr(a, "value", a)).lower() == str(getattr(b, "value", b)).lower()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    profile: Profile
+    outputs: dict[str, Array]
+    seconds: float
+    sanitized: bool
+    made_up: int
+    """Params that had no data and got small random values."""
+
+    @property
+    def text(self) -> str:
+        parts = ["every command checked"] if self.sanitized else []
+        parts.append(f"{len(self.outputs)} output{'s' if len(self.outputs) != 1 else ''}")
+        parts.append(f"{self.profile.total_seconds * 1e3:.2f} ms in commands (median of {self.profile.repeat})")
+        if self.made_up:
+            parts.append(f"random values for {self.made_up} params without data")
+        return ", ".join(parts)
+
+
 def _execute(c: Compilation, inputs: Mapping[str, Array] | None, sanitize: bool, repeat: int, seed: int,
-             stop: Stop | None) -> tuple[Profile, dict[str, Array], float, bool]:
+             stop: Stop | None) -> _Run:
+    require_memory(c)
     arrays = filled_inputs(c.legal, inputs, seed)
     start = time.perf_counter()
+    fill_params(c.executor, seed)
+    made_up = sum(p.name not in c.legal.weights for p in c.commands.params)
     outputs = c.run(arrays, sanitize=sanitize)
     if stop is not None and stop():
         raise Stopped
     profile = c.profile(arrays, repeat=repeat)
-    return profile, outputs, time.perf_counter() - start, sanitize
+    return _Run(profile, outputs, time.perf_counter() - start, sanitize, made_up)

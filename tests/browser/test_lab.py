@@ -40,6 +40,14 @@ from rlx_viz.demo import magika_model
 
 rlx_viz.explore(magika_model())
 """
+ZOO_CELL = """
+import rlx_viz
+from planner_core import zoo
+
+explorer = rlx_viz.explore(zoo.build("minilm", layers=1, seq=8), target="metal")
+explorer.pin("at first")
+explorer
+"""
 PATIENCE = 90_000
 
 
@@ -199,6 +207,58 @@ def test_both_toggles_plan_a_real_model_again(lab_page: Page) -> None:
         expect(summary).to_contain_text(f"arena {other.plan.arena_size:,} B", timeout=PATIENCE)
         page.locator(f'[data-option="{option}"]').click()
         expect(summary).to_contain_text(f"arena {plain.plan.arena_size:,} B", timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("lab", [ZOO_CELL], indirect=True, ids=["minilm"])
+def test_every_switch_shows_what_python_plans(lab_page: Page) -> None:
+    """Each boolean option there and back; the page's numbers are those of the same change made in Python."""
+    import rlx_viz
+    from planner_core import zoo
+
+    page, root, summary = lab_page, lab_page.locator(".rlx-viz"), lab_page.locator('[data-twin="summary"]')
+    plain = rlx_viz.compile(zoo.build("minilm", layers=1, seq=8), target="metal")
+    rev = 0
+    for row in plain.option_rows():
+        if row.info.type != "bool":
+            continue
+        control = page.locator(f'input[data-option="{row.info.name}"]')
+        for wanted in (plain.with_options(**{row.info.name: not row.value}), plain):
+            control.evaluate("box => box.click()")  # its group may be folded
+            rev += 1
+            expect(root).to_have_attribute("data-rev", str(rev), timeout=PATIENCE)
+            expect(summary).to_contain_text(f"({wanted.allocate_bytes:,} B)")
+            expect(summary).to_contain_text(f"arena {wanted.plan.arena_size:,} B")
+
+
+@pytest.mark.parametrize("lab", [ZOO_CELL], indirect=True, ids=["minilm"])
+def test_presets_undo_and_a_run_reach_the_kernel(lab_page: Page) -> None:
+    import rlx_viz
+    from planner_core import zoo
+    from rlx_viz.whatif import waterfall
+
+    page, root, summary = lab_page, lab_page.locator(".rlx-viz"), lab_page.locator('[data-twin="summary"]')
+    plain = rlx_viz.compile(zoo.build("minilm", layers=1, seq=8), target="metal")
+    written = plain.with_options(fusion=False)
+    page.get_by_label("Preset").select_option("as written")
+    expect(root).to_have_attribute("data-rev", "1", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"({written.allocate_bytes:,} B)")
+    page.locator("[data-reset]").evaluate("button => button.click()")
+    expect(root).to_have_attribute("data-rev", "2", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"({plain.allocate_bytes:,} B)")
+    root.locator(".rlx-view-gantt canvas.rlx-over").focus()
+    page.keyboard.press("u")
+    expect(root).to_have_attribute("data-rev", "3", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"({written.allocate_bytes:,} B)")
+    for view in ("commands", "waterfall"):
+        page.locator(f'.rlx-tabs [data-open="{view}"]').evaluate("tab => tab.getAttribute('aria-pressed') === 'true' || tab.click()")
+    root.locator("button", has_text="Sanitise").first.evaluate("button => button.click()")
+    expect(root).to_have_attribute("data-rev", "4", timeout=PATIENCE)
+    expect(root).to_contain_text("every command checked", timeout=PATIENCE)
+    # What-ifs are worked out behind the picture and come by themselves.
+    steps = waterfall(written)
+    twin = page.locator('[data-twin="waterfall"]')
+    for step in steps:
+        expect(twin).to_contain_text(f"{step.label}  {step.nbytes}", timeout=PATIENCE)
 
 
 def test_a_saved_notebook_shows_the_picture_without_kernel_or_network(page: Page, tmp_path: Path) -> None:

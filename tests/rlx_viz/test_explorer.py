@@ -247,6 +247,21 @@ def test_run_shows_the_profile_and_returns_outputs(mlp: Graph) -> None:
     assert "profile" not in e.document.tables
 
 
+def test_weights_without_data_are_made_up_and_said_to_be() -> None:
+    e = opened()
+    e.run(repeat=1)
+    assert "random values for" in e.run_done["text"] and e.run_done["ok"]
+
+
+def test_a_run_that_does_not_fit_is_refused_before_it_starts() -> None:
+    g = Graph("huge")
+    g.set_outputs(g.relu(g.input("x", [1 << 40])))
+    e = rlx_viz.explore(g, whatif=False)
+    with pytest.raises(RlxError, match="a run takes"):
+        e.run()
+    assert e.error.startswith("RlxError: a run takes")
+
+
 def test_a_requested_run_answers(mlp: Graph) -> None:
     e = rlx_viz.explore(mlp, whatif=False)
     e.run_request = {"seq": 1, "sanitize": True, "repeat": 1}

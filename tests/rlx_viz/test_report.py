@@ -188,3 +188,26 @@ def test_the_notebook_fallback_is_a_sandboxed_page() -> None:
     assert payload_of(attributes["srcdoc"] or "") == make_document(60, name='x" onload="alert(1)')
     assert len(bundle[0]["text/html"]) < EMBED_LIMIT
     assert "application/vnd.jupyter.widget-view+json" in bundle[0]
+
+
+def test_a_real_sample_keeps_savings_groups_and_places_in_step() -> None:
+    import rlx_viz
+    from planner_core import zoo
+    from rlx_viz.whatif import with_whatif
+
+    c = rlx_viz.compile(zoo.build("decoder-stack", nodes=600), target="metal", pin_output_ancestors=True)
+    doc = with_whatif(rlx_viz.snapshot(c), c)
+    small = sample(doc, 400)
+    rows, kept = small.rows("tensors"), small.tables["tensors"]["step"]
+    assert rows < len(c.legal)
+    assert small.rows("layout") == rows
+    assert small.tables["layout"]["x"].tolist() == doc.tables["layout"]["x"][kept].tolist()
+    for table, column in (("groups", "name"), ("savings", "label"), ("counterfactuals", "option"), ("counterfactuals", "value")):
+        texts = [[d.strings[i] for i in d.tables[table][column].tolist()] for d in (doc, small)]
+        assert texts[0] == texts[1], (table, column)
+    assert small.tables["savings"]["option"].max() == 0xFFFFFFFF
+    nodes = small.tables["counterfactual_nodes"]
+    assert len(nodes["node"]) and nodes["node"].max() < rows
+    assert not small.tables.keys() & {"decisions", "commands", "source"}
+    page = render_capped(doc, title="t", limit=len(render_html(doc, title="t")) - 1000)
+    assert payload_of(page).meta["sampled"]["total"] == len(c.legal)
