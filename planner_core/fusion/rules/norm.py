@@ -72,11 +72,17 @@ def _residual(g: Draft, n: NodeId, limits: Limits) -> tuple[NodeId, NodeId, Node
         return Refused(Refusal.OUTPUT, s)
     if g.fan_out(s) > 1:
         return Refused(Refusal.READ_LATER, s, facts=(("readers", g.fan_out(s)),))
+    if not limits.decode_forms and _one_row(g, n) and any(g.op(i).name == "DequantMatMul" for i in (x, residual)):
+        return Refused(Refusal.COMMAND_PASS, s, nodes=(x, residual))  # the one-row MLP adds its residual itself
     return x, residual, bias
 
 
+def _one_row(g: Draft, n: NodeId) -> bool:
+    return g.dtype(n) is DType.F32 and all(d == 1 for d in g.dims(n)[:-1])
+
+
 @rule(anchors=("LayerNorm",), group="norm",
-      reasons=(Refusal.READ_LATER, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE))
+      reasons=(Refusal.READ_LATER, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE, Refusal.COMMAND_PASS))
 def residual_into_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A sum that is read only to be layer-normed, with its bias if it has one, is never written."""
     op = g.op(n)
@@ -100,9 +106,9 @@ def residual_into_rms_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     if found is None or isinstance(found, Refused):
         return found
     x, residual, bias = found
-    dims = g.dims(n)
-    if not limits.decode_forms and all(d == 1 for d in dims[:-1]) and dims[-1] >= LEAST_ROW and g.dtype(n) is DType.F32:
-        return Refused(Refusal.COMMAND_PASS, n, facts=(("rows", 1), ("h", dims[-1])))
+    h = g.dims(n)[-1]
+    if not limits.decode_forms and _one_row(g, n) and h >= LEAST_ROW:
+        return Refused(Refusal.COMMAND_PASS, n, facts=(("rows", 1), ("h", h)))
     gamma, *beta = g.inputs(n)[1:]
     r = Rewrite(g, n)
     made = r.add(ResidualRmsNorm(op.eps, bias is not None, bool(beta)), x, residual, gamma,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.fusion import FusionTarget, Refusal
-from planner_core.ir import DType, Graph
+from planner_core.ir import DType, Graph, QuantScheme
 from tests.planner_core.fusion.harness import Applied, Refused
 
 
 def residual(kind: str = "layer", bias: str = "", *, dims: tuple[int, ...] = (2, 3, 8), y: tuple[int, ...] | None = None,
              beta: bool = False, later: str = "", dtype: DType = DType.F32) -> Graph:
-    """``bias``: added to the sum (``late``), to one summand (``early``), to a product (``product``)."""
+    """``bias``: added to the sum (``late``), to one summand (``early``), to a product (``product``); ``packed``: none, and
+    one summand is a product by packed weights."""
     g = Graph("residual")
     h = dims[-1]
     x, z = g.input("x", dims, dtype), g.input("y", y or dims, dtype)
+    if bias == "packed":
+        w = g.param("w", (h * QuantScheme.Q8_0.row_bytes(h),), DType.U8)
+        x = g.dequant_mat_mul(x, w, n=h, scheme=QuantScheme.Q8_0)
     if bias == "product":
         x = g.mm(x, g.param("w", (h, h), dtype))
     if bias in ("early", "product"):
@@ -101,6 +105,8 @@ REFUSED = [
           (Refusal.READ_LATER, {"later": "read"}), (Refusal.OUTPUT, {"later": "output"}),
           (Refusal.BROADCAST, {"y": (3, 8)}), (Refusal.DTYPE, {"dtype": DType.F64}))),
     Refused(RMS, Refusal.COMMAND_PASS, lambda: residual("rms", dims=(1, 1, 1024)), METAL, decode_forms=False),
+    *(Refused(rule, Refusal.COMMAND_PASS, lambda k=k: residual(k, "packed", dims=(1, 1, 64)), METAL, decode_forms=False,  # type: ignore[misc]
+              id="packed product") for rule, k in ((LN, "layer"), (RMS, "rms"))),
     Refused(ADA, Refusal.SHARED, read_norm),
     Refused(ADA, Refusal.OUTPUT, lambda: modulated(keep="output")),
     Refused(ADA, Refusal.RANK, lambda: modulated(dims=(2, 2, 3, 8))),
