@@ -10,7 +10,7 @@ from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.attention import turned_back
 from planner_core.fusion.rules.recognise import inside
 from planner_core.ir import NodeId
-from planner_core.ir.ops import Attention, FusedAttentionBlock, Narrow, Transpose
+from planner_core.ir.ops import Attention, FusedAttentionBlock, Narrow, Rope, Transpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,16 @@ class _Third:
     turn: NodeId | None
     """The transpose of ``[B, S, 3, H, D]`` that brings the thirds to the front, if one does."""
     members: tuple[NodeId, ...]
+    rope: NodeId | None = None
 
 
 @rule(anchors=("Attention",), group="attention", reasons=(
-    Refusal.SHARED, Refusal.OUTPUT, Refusal.MASK, Refusal.LAYOUT, Refusal.DTYPE, Refusal.KIND))
+    Refusal.SHARED, Refusal.OUTPUT, Refusal.MASK, Refusal.LAYOUT, Refusal.DTYPE, Refusal.KIND, Refusal.ROTATION))
 def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
-    """Attention over thirds of one projection reads the packed row; the slices and transposes between them go."""
+    """Attention over thirds of one projection reads the packed row; the slices and transposes between them go.
+
+    Queries and keys may both be rotated, by the same tables over whole heads, in halves.
+    """
     op = g.op(n)
     assert isinstance(op, Attention)
     if op.kv_heads not in (0, op.num_heads):
@@ -44,6 +48,9 @@ def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return Refused(Refusal.MASK, n, facts=(("mask", op.mask_kind),))
     if op.softcap:
         return Refused(Refusal.KIND, n, facts=(("softcap", op.softcap),))
+    tables = _tables(g, [q.rope, k.rope, v.rope], op.head_dim)
+    if isinstance(tables, Refused):
+        return tables
     if g.dtype(n) not in limits.region_dtypes:
         return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
     end, members = n, [i for t in (q, k, v) for i in t.members]
@@ -55,34 +62,51 @@ def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     if stop := inside(g, members, end if end != n else n):
         return stop
     r = Rewrite(g, end)
-    block = FusedAttentionBlock(op.num_heads, op.head_dim, False, op.mask_kind, op.score_scale)
-    y = r.add(block, q.packed, *g.inputs(n)[3:])
+    block = FusedAttentionBlock(op.num_heads, op.head_dim, bool(tables), op.mask_kind, op.score_scale)
+    y = r.add(block, q.packed, *tables, *g.inputs(n)[3:])
     return r.replace(end, r.reshape(y, g.shape(end).dims))
 
 
 def _third(g: Draft, n: NodeId, op: Attention) -> _Third | None:
     """Which third of which packed row an operand of attention is."""
     members: list[NodeId] = []
+    rope: NodeId | None = None
     width = op.num_heads * op.head_dim
-    for _ in range(4):
+    for _ in range(5):
         cut = g.op(n)
         members.append(n)
         x = g.inputs(n)[0] if g.inputs(n) else n
         if isinstance(cut, Narrow):
             dims = g.dims(x)
             if op.layout == "bshd" and cut.axis % len(dims) == 2 and len(dims) == 3 and cut.len == width and dims[2] == 3 * width:
-                return _Third(x, cut.start // width, None, tuple(members)) if cut.start % width == 0 else None
+                return _Third(x, cut.start // width, None, tuple(members), rope) if cut.start % width == 0 else None
             turn = g.op(x)
             if cut.axis == 0 and cut.len == 1 and dims[0] == 3 and isinstance(turn, Transpose):
                 packed = g.inputs(x)[0]
                 want = (2, 0, 3, 1, 4) if op.layout == "bhsd" else (2, 0, 1, 3, 4)
                 fits = turn.perm == want and g.dims(packed)[2:] == (3, op.num_heads, op.head_dim)
-                return _Third(packed, cut.start, x, (*members, x)) if fits else None
+                return _Third(packed, cut.start, x, (*members, x), rope) if fits else None
             if cut.axis % len(dims) == 2 and len(dims) == 5 and dims[2:] == (3, op.num_heads, op.head_dim) and cut.len == 1 \
                     and op.layout == "bshd":
-                return _Third(x, cut.start, None, tuple(members))
+                return _Third(x, cut.start, None, tuple(members), rope)
             return None
-        if cut.name != "Reshape":
+        if isinstance(cut, Rope) and rope is None:
+            rope = n
+        elif cut.name != "Reshape":
             return None
         n = x
     return None
+
+
+def _tables(g: Draft, ropes: list[NodeId | None], head_dim: int) -> tuple[NodeId, ...] | Refused:
+    """cos and sin that q and k share, or nothing; v is never rotated."""
+    rotated = [i for i in ropes if i is not None]
+    if not rotated:
+        return ()
+    first = g.inputs(rotated[0])
+    for i in rotated:
+        if g.inputs(i)[1:] != first[1:] or g.op(i) != Rope(head_dim, head_dim):
+            return Refused(Refusal.ROTATION, i, facts=(("rope", str(g.op(i))),))
+    if len(rotated) != 2 or ropes[2] is not None:
+        return Refused(Refusal.ROTATION, rotated[0], facts=(("rotated", len(rotated)),))
+    return first[1:]

@@ -127,8 +127,8 @@ def attention(layout: str = "bhsd", *, scale: str = "mul", mask: str = "", how: 
 
 
 def packed(layout: str = "bhsd", *, order: tuple[int, int, int] = (0, 1, 2), out: bool = True, keep: str = "",
-           dtype: DType = DType.F32, **how: Any) -> Graph:
-    """Thirds of one projection; ``bhsd``: brought to the front by a transpose, ``bshd``: sliced."""
+           dtype: DType = DType.F32, rotated: str = "", interleaved: bool = False, **how: Any) -> Graph:
+    """Thirds of one projection; ``bhsd``: brought to the front by a transpose, ``bshd``: sliced. ``rotated``: which."""
     g = Graph("packed")
     x = g.mm(g.input("x", (B, S, 6), dtype), g.param("w", (6, 3 * H * D), dtype))
     if layout == "bhsd":
@@ -137,6 +137,14 @@ def packed(layout: str = "bhsd", *, order: tuple[int, int, int] = (0, 1, 2), out
     else:
         t = x
         qkv = [g.reshape(g.narrow(x, axis=2, start=i * H * D, len=H * D), dims=(B, S, H, D)) for i in order]
+    if rotated:
+        tables = [g.param(t, (S, D // 2), dtype) for t in ("cos", "sin")]
+        for i, name in enumerate("qkv"):
+            if name in rotated:
+                dims = g[qkv[i]].shape.sizes
+                flat = dims if layout == "bhsd" else (B, S, H * D)
+                turned = g.rope(g.reshape(qkv[i], dims=flat), *tables, head_dim=D, n_rot=D, interleaved=interleaved)
+                qkv[i] = g.reshape(turned, dims=dims)
     y = g.attention(*qkv, num_heads=H, head_dim=D, layout=layout, **how)
     more = [g.relu(qkv[0])] if keep == "shared" else [qkv[0]] if keep == "output" else []
     if layout == "bhsd" and out:
@@ -179,6 +187,8 @@ APPLIED = [
     Applied(A, lambda: attention(mask="odd", how="keep", fill=-1e4), ("Attention",), ("Softmax",), id="condition, finite"),
     *(Applied(P, lambda la=la, kw=kw: packed(la, **kw), ("FusedAttentionBlock",), ("Narrow", "Transpose", "Attention"),  # type: ignore[misc]
               id=f"{la}, {kw.get('mask_kind', 'none')}") for la in ("bhsd", "bshd") for kw in ({}, {"mask_kind": "causal"})),
+    *(Applied(P, lambda la=la: packed(la, rotated="qk"), ("FusedAttentionBlock",), ("Narrow", "Rope", "Attention"),  # type: ignore[misc]
+              id=f"{la}, rotated") for la in ("bhsd", "bshd")),
 ]
 REFUSED = [
     Refused(A, Refusal.SHARED, lambda: attention(keep="shared")),
@@ -197,6 +207,8 @@ REFUSED = [
     Refused(P, Refusal.LAYOUT, lambda: packed(order=(0, 2, 1))),
     Refused(P, Refusal.LAYOUT, lambda: packed(out=False), id="heads stay first"),
     Refused(P, Refusal.MASK, lambda: packed(mask_kind="sliding_window", window=2)),
+    Refused(P, Refusal.ROTATION, lambda: packed("bshd", rotated="qk", interleaved=True)),
+    Refused(P, Refusal.ROTATION, lambda: packed("bshd", rotated="q"), id="queries only"),
     Refused(P, Refusal.KIND, lambda: packed(softcap=5.0)),
     Refused(P, Refusal.DTYPE, lambda: packed(dtype=DType.F16)),
 ]
