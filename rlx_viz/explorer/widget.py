@@ -427,7 +427,8 @@ class Explorer(anywidget.AnyWidget):
             return None
         data, metadata = bundle
         if self._fallback is None or self._fallback[0] is not self.document:
-            self._fallback = (self.document, embed(self.document))
+            comparison = self.comparison
+            self._fallback = (self.document, embed(self.document, comparison.document() if comparison is not None else None))
         return {**data, "text/html": self._fallback[1]}, metadata
 
 

@@ -71,8 +71,18 @@ def sample(doc: ColumnDocument, rows: int) -> ColumnDocument:
     return ColumnDocument(meta, strings.strings(), tables)
 
 
-def render_capped(doc: ColumnDocument, *, title: str, limit: int = EMBED_LIMIT) -> str:
-    """A page of at most about `limit` bytes: of the whole document when it fits, else of a sample."""
+def render_capped(doc: ColumnDocument, *, title: str, other: ColumnDocument | None = None, limit: int = EMBED_LIMIT) -> str:
+    """A page of at most about `limit` bytes: of the whole document when it fits, else of a sample.
+
+    `other`, to compare with, is left out, with a note, where both together do not fit.
+    """
+    if other is not None:
+        if doc.rows("tensors") + other.rows("tensors") <= limit // _LEAST_PER_TENSOR:
+            html = render_html(doc, title=title, other=other)
+            if len(html) <= limit:
+                return html
+        note = "Left out for its size: the plan that this one is compared with. rlx-viz report --compare writes a page with both."
+        doc = ColumnDocument({**doc.meta, "notes": [note, *doc.meta.get("notes", [])]}, doc.strings, doc.tables)
     rows = doc.rows("tensors")
     # No document packs a tensor into less: a start near the answer saves rendering what can't fit.
     rows = min(rows, max(_SMALLEST, limit // _LEAST_PER_TENSOR))

@@ -193,3 +193,53 @@ def test_two_toggles_really_re_plan_in_the_explorer(mlp: Graph) -> None:
     rules = [r["name"] for r in pinned.meta["rules"]]
     assert "output_ancestors" in {rules[k] for k in pinned.tables["extensions"]["rule"]}
     assert pinned.meta["headline"]["arena"] >= start["arena"]
+
+
+@pytest.fixture
+def block_file(tmp_path: Path) -> Path:
+    """Two products with bias and GELU, the first read twice."""
+    g = Graph("block")
+    x = g.input("x", (4, 16))
+    w, b = g.param("w", (16, 16)), g.param("b", (16,))
+    g.add(g.mm(x, w), b, name="summed")
+    shared = g.add(g.mm(x, w), b, name="shared")
+    y = g.gelu(shared, name="activated")
+    save_graph(g.set_outputs(g.add(g.gelu(g.add(g.mm(y, w), b)), shared)), tmp_path / "block.json")
+    return tmp_path / "block.json"
+
+
+def test_decisions_say_what_was_done_and_what_was_not(rlx, block_file: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = rlx("decisions", block_file)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    c = rlx_viz.compile(block_file)
+    assert lines[0].startswith(f"fusion: {c.fusion_log.dispatches_saved} dispatches and ")
+    assert any(line.startswith("  matmul_bias_act: ") and line.endswith("less written") for line in lines)
+    assert any(line.startswith("  dead_code: 1 applied") for line in lines)
+    assert "command passes: nothing applied" in lines
+    assert any(line.startswith("  refused ") for line in lines)
+    assert "refused" not in rlx("decisions", block_file, "--top", "0")[1]
+    assert "graph output" not in rlx("decisions", block_file, "--node", "activated")[1]
+    assert "matmul_bias_act" in rlx("decisions", block_file, "--node", "shared")[1]
+    code, out, err = rlx("decisions", block_file, "--node", "shred")
+    assert code == 1
+    assert "no node named 'shred'" in err
+    assert "shared" in err
+
+
+def test_decisions_as_rows(rlx, block_file: Path) -> None:  # type: ignore[no-untyped-def]
+    out = rlx("decisions", block_file, "--csv", "-")[1]
+    rows = out.splitlines()
+    c = rlx_viz.compile(block_file)
+    assert len(rows) == 1 + len(c.fusion_log) + len(c.pass_log)
+    assert rows[0].startswith("stage,rule,verdict,anchor,label")
+
+
+def test_the_summary_says_what_the_stages_did(rlx, block_file: Path) -> None:  # type: ignore[no-untyped-def]
+    out = rlx("plan", block_file)[1]
+    c = rlx_viz.compile(block_file)
+    assert f"{len(c.source)} nodes, {len(c.legal)} after fusion" in out
+    before = c.with_options(fusion=False).commands.dispatches
+    assert f"fusion: {before} -> {c.commands.dispatches} dispatches" in out
+    assert "estimated: " in out
+    assert "fusion:" not in rlx("plan", block_file, "--set", "fusion=off")[1]

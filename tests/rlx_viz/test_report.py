@@ -211,3 +211,12 @@ def test_a_real_sample_keeps_savings_groups_and_places_in_step() -> None:
     assert not small.tables.keys() & {"decisions", "commands", "source"}
     page = render_capped(doc, title="t", limit=len(render_html(doc, title="t")) - 1000)
     assert payload_of(page).meta["sampled"]["total"] == len(c.legal)
+
+
+def test_an_embedded_page_has_the_comparison_where_it_fits() -> None:
+    one, two = make_document(300), make_document(300, no_reuse=True)
+    page = render_capped(one, title="t", other=two)
+    assert 'id="rlx-payload-b"' in page
+    short = render_capped(one, title="t", other=two, limit=len(page) - 1)
+    assert 'id="rlx-payload-b"' not in short
+    assert payload_of(short).meta["notes"][0].startswith("Left out for its size")
