@@ -10,7 +10,7 @@ import { FusionView, GRAPHS } from "./fusion.js";
 import { GanttView } from "./gantt.js";
 import { HEATS } from "./heat.js";
 import { Help } from "./help.js";
-import { flipView, Layout, PLACES_OF_VIEWS } from "./layout.js";
+import { flipView, Layout, panelSplitter, PLACES_OF_VIEWS } from "./layout.js";
 import { comparisonOf } from "./matching.js";
 import { History, KEPT, restoreView, saveView } from "./memory.js";
 import { OccupancyView } from "./occupancy.js";
@@ -106,7 +106,7 @@ export function mount(place, api) {
   const progress = el("div", { class: "rlx-progress", "aria-hidden": "true" }, el("i"));
   const progressText = el("div", { class: "rlx-progress-text", role: "status", hidden: true });
   const spoken = el("div", { class: "rlx-hidden", "aria-live": "polite" });
-  root.append(progress, controls.element, alert, summary.element, el("div", { class: "rlx-main" }, layout.element, panel),
+  root.append(progress, controls.element, alert, summary.element, el("div", { class: "rlx-main" }, layout.element, panelSplitter(root, panel), panel),
     message, progressText, tooltip.element, help.element, spoken);
   place.append(root);
   let usual = store.state.open;

@@ -33,6 +33,8 @@ export class ArenaView extends Plot {
     this.plain = makeRects(0);
     /** Slots by step, built at the first hover. @type {StepIndex | null} */
     this.index = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.indexing = undefined;
     /** @type {Float64Array | null} */
     this.touched = null;
     /** @type {import("./raster.js").Rects | null} */
@@ -77,6 +79,9 @@ export class ArenaView extends Plot {
     }
     this.slots = rects.n;
     this.index = null;
+    // Ready before the first hover asks for it.
+    clearTimeout(this.indexing);
+    this.indexing = setTimeout(() => this.indexed(), 50);
     this.plain = makeRects(0);
     this.touching = null;
     this.touched = null;
@@ -344,6 +349,16 @@ export class ArenaView extends Plot {
     }
   }
 
+  indexed() {
+    const { x0, x1, n } = this.rects;
+    return (this.index ??= new StepIndex(x0, x1, n, this.snap.steps));
+  }
+
+  close() {
+    clearTimeout(this.indexing);
+    super.close();
+  }
+
   /** Through the index of steps; the last drawn wins, then the nearest within three pixels. @param {import("./plot.js").Point} at */
   hit(at) {
     const { rects } = this;
@@ -351,12 +366,11 @@ export class ArenaView extends Plot {
     const y = this.fromY(at.y);
     const slackX = (3 * (this.x[1] - this.x[0])) / this.area.width;
     const slackY = (3 * (this.y[1] - this.y[0])) / this.area.height;
-    this.index ??= new StepIndex(rects.x0, rects.x1, rects.n, this.snap.steps);
     const { x0, x1, y0, y1 } = rects;
     let inside = -1;
     let near = -1;
     let best = Infinity;
-    this.index.near(x - slackX, x + slackX, (i) => {
+    this.indexed().near(x - slackX, x + slackX, (i) => {
       const outX = Math.max(x0[i] - x, x - x1[i], 0);
       if (outX > slackX) return;
       const outY = Math.max(y0[i] - y, y - y1[i], 0);

@@ -89,7 +89,7 @@ export class CommandsView extends ListView {
     if (bar) bar.style.width = `${(us / this.slowest) * 100}%`;
     const place = PLACES[table.where[index]] ?? "";
     return el("div", {
-      class: `rlx-row${on ? " rlx-on" : ""}`, role: "option", "aria-selected": String(on), "data-command": index, "data-node": node,
+      class: `rlx-row${on ? " rlx-on" : ""}${this.outside(node) ? " rlx-outside" : ""}`, role: "option", "aria-selected": String(on), "data-command": index, "data-node": node,
       title: [snap.string(table.label[index]), node < snap.n ? snap.text("name", node) : "", place ? `runs on ${place}` : "",
         `reads ${formatExact(table.read[index])}, writes ${formatExact(table.written[index])}`,
         table.scratch[index] > 0 ? `scratch ${formatExact(table.scratch[index])}` : ""].filter(Boolean).join("\n"),
@@ -105,6 +105,14 @@ export class CommandsView extends ListView {
     profile ? el("span", { class: "rlx-num rlx-rate" }, us > 0 ? rate(moved, us) : "–") : null);
   }
 
+  /** The steps in view do not hold it, or the search does not keep it. @param {number} node */
+  outside(node) {
+    const { x, match } = this.state;
+    if (node >= this.snap.n) return false;
+    const step = this.snap.step[node];
+    return (x !== null && (step < x[0] || step >= x[1])) || (match !== null && !match[node]);
+  }
+
   /** @param {number} index */
   beforeRow(index) {
     const { tableBefore, snap } = this;
@@ -118,7 +126,7 @@ export class CommandsView extends ListView {
     const gone = first === NONE || count === 0;
     const on = this.state.command >= 0 && !gone && this.state.command >= first && this.state.command < first + count;
     return el("div", {
-      class: `rlx-row${on ? " rlx-on" : ""}${gone ? " rlx-gone" : ""}`, role: "option", "aria-selected": String(on), "data-before": index, "data-node": node,
+      class: `rlx-row${on ? " rlx-on" : ""}${gone ? " rlx-gone" : ""}${this.outside(node) ? " rlx-outside" : ""}`, role: "option", "aria-selected": String(on), "data-before": index, "data-node": node,
       title: [snap.string(tableBefore.label[index]), node < snap.n ? snap.text("name", node) : "",
         gone ? "merged into another thunk or dropped" : `thunk${count > 1 ? "s" : ""} ${first}${count > 1 ? `–${first + count - 1}` : ""} after passes`,
         ...verdicts.map(verdictText)].filter(Boolean).join("\n"),
@@ -160,6 +168,11 @@ export class CommandsView extends ListView {
       const at = this.ofNode.get(state.selected) ?? -1;
       const held = state.command >= 0 && this.table.node?.[state.command] === state.selected;
       if (!held && at !== state.command) this.store.set({ command: at });
+    }
+    const brushed = changed.has("match") || (!state.moving && (changed.has("x") || changed.has("moving")));
+    if (brushed) {
+      this.before.fill(true);
+      this.after.fill(true);
     }
     if (!changed.has("command") && !changed.has("present")) return;
     if (state.command >= 0 && state.command < (this.snap.tables.commands?.rows ?? 0)) {

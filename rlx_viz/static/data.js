@@ -92,6 +92,8 @@ export class Snapshot {
     /** @type {Record<string, Table>} */
     this.tables = readTables(envelope, buffer);
     this.n = this.tables.tensors?.rows ?? 0;
+    /** @type {Int32Array | undefined} */
+    this.rowOfStep = undefined;
     // A column this page knows and the writer did not fill reads as zeros.
     const filled = this.tables.tensors?.columns ?? {};
     /** @type {Record<string, any>} */
@@ -133,6 +135,15 @@ export class Snapshot {
       }
       this.tables[name] = table;
     }
+  }
+
+  /** Row made at a step, -1 for none. @param {number} step */
+  rowAt(step) {
+    if (!this.rowOfStep) {
+      this.rowOfStep = new Int32Array(this.steps).fill(-1);
+      for (let row = this.n - 1; row >= 0; row--) if (this.step[row] < this.steps) this.rowOfStep[this.step[row]] = row;
+    }
+    return this.rowOfStep[step] ?? -1;
   }
 
   /** @param {number} id @returns {string} "" for NONE */

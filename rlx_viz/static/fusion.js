@@ -20,6 +20,8 @@ const MOST_COLUMNS = 16;
 const MOST_LABELS = 700;
 const MOST_EDGE_LABELS = 60;
 const EDGES_WHILE_MOVING = 6000;
+/** Layers past which an edge is drawn faintly. */
+const LONG_EDGE = 14;
 const LISTED = 300;
 /** Paint of a module's box. */
 const GROUP_PAINT = 200;
@@ -487,7 +489,7 @@ export class FusionView extends Plot {
       const by = this.toY(rects.y0[to]);
       const tall = by - ay;
       const jump = this.breaks > 1 ? columnOf[to] - columnOf[from] : 0;
-      if (jump > 1 || (jump === 1 && rects.y0[to] > rects.y1[from])) {
+      if (jump > 1 || (jump === 1 && rects.y0[to] > rects.y1[from]) || rects.y0[to] - rects.y1[from] > LONG_EDGE) {
         far.moveTo(ax, ay);
         far.lineTo(bx, by);
         continue;

@@ -72,6 +72,44 @@ export class FusionData {
   }
 }
 
+/**
+ * Positions with what nothing feeds, inputs and caches, next to its first reader: all in the first layer they would
+ * make a graph wider than it is deep.
+ * @param {number} n @param {ArrayLike<number>} layer @param {ArrayLike<number>} x @param {ArrayLike<number>} src @param {ArrayLike<number>} dst @param {Uint8Array} shown
+ */
+function sinkInputs(n, layer, x, src, dst, shown) {
+  const fed = new Uint8Array(n);
+  const reader = new Float64Array(n).fill(Infinity);
+  for (let edge = 0; edge < src.length; edge++) {
+    if (!shown[src[edge]]) continue;
+    fed[dst[edge]] = 1;
+    reader[src[edge]] = Math.min(reader[src[edge]], layer[dst[edge]]);
+  }
+  const layers = Float64Array.from(layer);
+  const places = Float64Array.from(x);
+  /** Right-most place of each layer that is taken. @type {Map<number, number>} */
+  const taken = new Map();
+  let moved = 0;
+  const moves = (/** @type {number} */ node) => shown[node] && !fed[node] && reader[node] < Infinity && reader[node] - 1 > layer[node];
+  for (let node = 0; node < n; node++) if (shown[node] && !moves(node)) taken.set(layer[node], Math.max(taken.get(layer[node]) ?? -Infinity, x[node]));
+  for (let node = 0; node < n; node++) {
+    if (!moves(node)) continue;
+    const to = reader[node] - 1;
+    layers[node] = to;
+    places[node] = (taken.get(to) ?? x[node] - 1) + 1;
+    taken.set(to, places[node]);
+    moved += 1;
+  }
+  if (!moved) return { layer, x };
+  // The others stood where the wide first layer drew them: each layer is closed up around the middle.
+  const order = Array.from({ length: n }, (_, node) => node).filter((node) => shown[node]).sort((a, b) => layers[a] - layers[b] || places[a] - places[b] || a - b);
+  for (let from = 0, to = 0; from < order.length; from = to) {
+    while (to < order.length && layers[order[to]] === layers[order[from]]) to += 1;
+    for (let at = from; at < to; at++) places[order[at]] = at - from - (to - from - 1) / 2;
+  }
+  return { layer: layers, x: places };
+}
+
 /** @type {WeakMap<object, FusionData>} */
 const fusions = new WeakMap();
 
@@ -89,7 +127,7 @@ function fusedGraph(snap) {
   const shown = Uint8Array.from({ length: snap.n }, (_, row) => (layout.x[row] === -1 && BOUNDARY_OPS.test(snap.text("op", row)) ? 0 : 1));
   const { src, dst } = snap.edges;
   return {
-    kind: "fused", n: snap.n, layer: layout.layer, x: layout.x, shown, src, dst,
+    kind: "fused", n: snap.n, ...sinkInputs(snap.n, layout.layer, layout.x, src, dst, shown), shown, src, dst,
     row: Int32Array.from({ length: snap.n }, (_, row) => row),
     bytes: snap.t.size,
     name: (row) => snap.text("name", row),
@@ -107,7 +145,7 @@ function sourceGraph(snap) {
   const row = Int32Array.from(fused, (/** @type {number} */ one) => (one === NONE || one >= snap.n ? -1 : one));
   const shown = Uint8Array.from({ length: table.rows }, (_, node) => (x[node] === -1 && BOUNDARY_OPS.test(snap.string(op[node])) ? 0 : 1));
   return {
-    kind: "source", n: table.rows, layer, x, row, shown, src: edges.src, dst: edges.dst, bytes,
+    kind: "source", n: table.rows, ...sinkInputs(table.rows, layer, x, edges.src, edges.dst, shown), row, shown, src: edges.src, dst: edges.dst, bytes,
     name: (node) => snap.string(name[node]),
     op: (node) => snap.string(op[node]),
     family: (node) => family[node],

@@ -123,3 +123,28 @@ function splitter(label, rows, before, after) {
   });
   return bar;
 }
+
+/** A handle that sets the side panel's width. @param {HTMLElement} root @param {HTMLElement} panel */
+export function panelSplitter(root, panel) {
+  const bar = el("div", {
+    class: "rlx-splitter rlx-column-splitter", role: "separator", tabindex: 0, "aria-orientation": "vertical",
+    "aria-label": "Width of the details", "aria-valuemin": 160, "aria-valuemax": 700, "aria-valuenow": 292,
+  });
+  const set = (/** @type {number} */ width) => {
+    const kept = Math.round(Math.min(Math.max(160, root.clientWidth * 0.6), Math.max(160, width)));
+    root.style.setProperty("--panel", `${kept}px`);
+    bar.setAttribute("aria-valuenow", String(kept));
+  };
+  bar.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => bar.setPointerCapture(event.pointerId));
+  bar.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
+    if (bar.hasPointerCapture(event.pointerId)) set(panel.getBoundingClientRect().right - event.clientX);
+  });
+  bar.addEventListener("dblclick", () => root.style.removeProperty("--panel"));
+  bar.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    event.preventDefault();
+    event.stopPropagation();
+    set(panel.getBoundingClientRect().width + (event.key === "ArrowLeft" ? 20 : -20));
+  });
+  return bar;
+}

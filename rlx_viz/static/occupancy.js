@@ -119,7 +119,7 @@ export class OccupancyView extends Plot {
   click(at) {
     if (!this.inArea(at)) return;
     const step = Math.floor(this.fromX(at.x));
-    this.store.set({ selected: this.snap.step.indexOf(step) });
+    this.store.set({ selected: this.snap.rowAt(step) });
   }
 
   describe() {

@@ -68,7 +68,7 @@ export class Tooltip {
   /** @param {import("./data.js").Snapshot} snap @param {number} step */
   fillStep(snap, step) {
     const columns = snap.tables.occupancy?.columns ?? {};
-    const row = snap.step.indexOf(step);
+    const row = snap.rowAt(step);
     const list = el("dl", { class: "rlx-pairs" });
     if (row >= 0) list.append(el("dt", {}, "makes"), el("dd", {}, `${snap.text("name", row)} · ${snap.text("op", row)}`));
     list.append(el("dt", {}, "live"), el("dd", {}, formatBytes(columns.live?.[step] ?? 0)));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import re
 from collections.abc import Callable
@@ -11,11 +13,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from rlx_viz.columns import ColumnDocument
+from rlx_viz.columns import ColumnDocument, StringTable
 from rlx_viz.report import write_report
+from rlx_viz.static.joiner import front_end, stylesheet
 from tests.browser.conftest import READY, OpenReport
 from tests.browser.synthetic import make_document
-from tests.browser.synthetic_views import NONE, compared, make_views_document
+from tests.browser.synthetic_views import NONE, compared, late_tables, make_views_document
 
 ROOT = ".rlx-viz"
 VIEWS = ("occupancy", "gantt", "arena", "fusion", "commands", "waterfall", "compare")
@@ -523,10 +526,16 @@ def test_options_fold_by_group_and_are_found(open_report: OpenReport) -> None:
 
 @pytest.mark.parametrize("size", [(1440, 900), (900, 700), (720, 450)], ids=lambda s: f"{s[0]}x{s[1]}")
 @pytest.mark.parametrize("views", [("gantt", "arena", "fusion", "commands"), ("arena", "waterfall", "compare")], ids=" ".join)
-def test_no_heading_or_control_is_cut_off(open_report: OpenReport, size: tuple[int, int], views: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("present", [False, True], ids=["usual", "presenting"])
+def test_no_heading_or_control_is_cut_off(
+    open_report: OpenReport, size: tuple[int, int], views: tuple[str, ...], present: bool
+) -> None:
     page = open_report(make_views_document(120, unknown=1))
     page.set_viewport_size({"width": size[0], "height": size[1]})
     show(page, *views)
+    if present:
+        page.keyboard.press("e")
+        expect_state(page, "present", "on")
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     cut = page.evaluate(
         """() => [...document.querySelectorAll('.rlx-facts dd, .rlx-number, h2, .rlx-view > header button, .rlx-tools button, .rlx-remark')]
@@ -583,3 +592,151 @@ def test_random_keys_and_choices_keep_the_page_sane(open_report: OpenReport, see
     for view in now["open"].split():
         if now["maximised"] in ("", view):
             assert twin(page, view) != ""
+
+
+# The widget's side, against a model that only keeps what it is told
+
+
+FAKE_MODEL = """
+const traits = JSON.parse(document.getElementById("traits").textContent);
+for (const [name, text] of Object.entries(traits)) {
+  if (name.endsWith("buffer")) traits[name] = new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+}
+const listeners = {};
+const model = {
+  get: name => traits[name],
+  set: (name, value) => { traits[name] = value; },
+  save_changes: () => { window.saved = (window.saved ?? 0) + 1; },
+  on: (event, f) => (listeners[event] ??= new Set()).add(f),
+  off: (event, f) => listeners[event]?.delete(f),
+};
+window.traits = traits;
+window.tell = changes => {
+  for (const [name, value] of Object.entries(changes)) {
+    traits[name] = name.endsWith("buffer") ? new DataView(Uint8Array.from(atob(value), c => c.charCodeAt(0)).buffer) : value;
+  }
+  for (const name of Object.keys(changes)) for (const f of listeners["change:" + name] ?? []) f();
+};
+render({ model, el: document.getElementById("place") });
+"""
+
+
+def packed(doc: ColumnDocument, prefix: str = "") -> dict[str, str]:
+    header, buffer = doc.pack()
+    return {f"{prefix}header": header, f"{prefix}buffer": base64.b64encode(buffer).decode("ascii")}
+
+
+def open_widget(page: Page, folder: Path, doc: ColumnDocument, **traits: object) -> None:
+    given = {
+        "rev": 1, "done": 0, "busy": False, "error": "", "selection": -1, "request": {}, "state": {}, "progress": -1, "progress_text": "",
+        "history": {"undo": 0, "redo": 0}, "baseline": {}, "run_request": {}, "run_done": {}, "extra_header": "", "extra_rev": 0,
+        "compare_header": "", "compare_rev": 0, **packed(doc), **traits,
+    }
+    text = json.dumps(given).replace("<", "\\u003c")
+    path = folder / "widget.html"
+    path.write_text(
+        f'<!doctype html><meta charset="utf-8"><style>{stylesheet()}</style><div id="place" style="height:840px;display:flex;flex-direction:column"></div>'
+        f'<script type="application/json" id="traits">{text}</script><script type="module">{front_end()}\n{FAKE_MODEL}</script>'
+    )
+    page.goto(path.as_uri())
+    page.wait_for_selector(READY)
+
+
+def trait(page: Page, name: str) -> object:
+    return page.evaluate("name => window.traits[name]", name)
+
+
+def tell(page: Page, **changes: object) -> None:
+    page.evaluate("changes => window.tell(changes)", changes)
+
+
+def test_a_live_waterfall_switches_its_option(page: Page, tmp_path: Path) -> None:
+    open_widget(page, tmp_path, make_views_document(80))
+    show(page, "waterfall")
+    page.locator('[data-saving="1"]').click()
+    assert trait(page, "request") == {"option": "fuse_matmul", "value": False, "seq": 1}
+    # One that is not done goes along with the next.
+    page.locator('[data-saving="3"]').click()
+    assert trait(page, "request") == {"options": {"fuse_matmul": False, "arena_no_reuse": True}, "seq": 2}
+    tell(page, done=2)
+    page.locator('[data-saving="3"]').click()
+    assert trait(page, "request") == {"option": "arena_no_reuse", "value": True, "seq": 3}
+
+
+def test_presets_reset_and_undo_are_asked_for(page: Page, tmp_path: Path) -> None:
+    doc = make_views_document(80, no_reuse=True)
+    open_widget(page, tmp_path, doc)
+    page.get_by_label("Preset").select_option("cautious")
+    assert trait(page, "request") == {"preset": "cautious", "seq": 1}
+    page.locator("[data-reset]").click()
+    assert trait(page, "request") == {"reset": True, "seq": 2}
+    page.locator(".rlx-view-gantt canvas.rlx-over").focus()
+    page.keyboard.press("u")
+    assert trait(page, "request") == {"undo": True, "seq": 3}
+    page.keyboard.press("r")
+    assert trait(page, "request") == {"redo": True, "seq": 4}
+    page.keyboard.press("b")
+    assert trait(page, "request") == {"pin": True, "seq": 5}
+
+
+def test_a_plan_is_compared_with_the_one_pinned_before_it(page: Page, tmp_path: Path) -> None:
+    doc = make_views_document(80)
+    open_widget(page, tmp_path, doc)
+    page.locator(".rlx-view-gantt canvas.rlx-over").focus()
+    page.keyboard.press("b")
+    again = make_views_document(80, no_reuse=True)
+    tell(page, **packed(again), rev=2)
+    expect_state(page, "pinned", "other")
+    wait_twin(page, "compare", "option arena_no_reuse: off → on")
+    assert not twin(page, "compare").startswith("compare: same 80")
+    delta = again.meta["headline"]["allocate"] - doc.meta["headline"]["allocate"]
+    assert f"against the baseline: allocate {delta} B" in twin(page, "summary")
+    expect(page.locator('[data-delta="allocate"]')).to_contain_text("+")
+
+
+def test_tables_that_come_later_are_taken_in(page: Page, tmp_path: Path) -> None:
+    doc = make_views_document(80, late=True)
+    open_widget(page, tmp_path, doc)
+    show(page, "waterfall")
+    expect(page.get_by_text("Working out what each rule saves")).to_be_visible()
+    strings = StringTable()
+    tables = late_tables(doc, strings)
+    extra = ColumnDocument({}, strings.strings(), tables)
+    tell(page, **packed(extra, "extra_"), extra_rev=7)
+    expect(page.get_by_text("Working out what each rule saves")).to_be_visible()  # for another document
+    tell(page, extra_rev=1)
+    wait_twin(page, "waterfall", "sums exactly")
+
+
+def test_a_freeing_option_is_one_click_away(page: Page, tmp_path: Path) -> None:
+    doc = make_views_document(80)
+    node = int(doc.tables["counterfactual_nodes"]["node"][0])
+    open_widget(page, tmp_path, doc, selection=node)
+    page.locator("[data-frees]").first.click()
+    assert trait(page, "request") == {"option": "pin_output_ancestors", "value": False, "seq": 1}
+
+
+def test_progress_errors_and_runs_are_shown(page: Page, tmp_path: Path) -> None:
+    open_widget(page, tmp_path, make_views_document(80))
+    tell(page, busy=True, progress=0.4, progress_text="planning")
+    expect(page.locator(".rlx-progress-text")).to_have_text("planning · 40%")
+    tell(page, busy=False, progress=-1, error="PlanError: no room")
+    expect(page.get_by_role("alert")).to_contain_text("PlanError: no room")
+    expect(page.get_by_role("alert")).to_contain_text("The picture is the last good plan")
+    show(page, "commands")
+    page.get_by_role("button", name="Sanitise", exact=True).click()
+    assert trait(page, "run_request") == {"seq": 1, "sanitize": True, "repeat": 1}
+    tell(page, run_done={"seq": 1, "ok": True, "text": "130 thunks, nothing broke the plan", "seconds": 0.2, "sanitized": True})
+    expect(page.locator(".rlx-view-commands header")).to_contain_text("nothing broke the plan")
+
+
+def test_the_state_trait_reopens_the_view_and_keeps_pythons_options(page: Page, tmp_path: Path) -> None:
+    doc = make_views_document(80)
+    open_widget(page, tmp_path, doc, state={"sort": "size", "open": "gantt commands", "selected": name_of(doc, 9), "options": {"fuse_norm": False}})
+    assert (state(page)["sort"], state(page)["open"], state(page)["selected"]) == ("size", "gantt commands", "9")
+    page.get_by_label("Colour").select_option("kind")
+    page.wait_for_timeout(600)
+    kept = trait(page, "state")
+    assert isinstance(kept, dict)
+    assert kept["options"] == {"fuse_norm": False}
+    assert (kept["sort"], kept["colour"], kept["open"]) == ("size", "kind", "gantt commands")
