@@ -1,4 +1,4 @@
-"""Owns the command line: ``rlx-viz plan | report | run | options | demo``."""
+"""Owns the command line: ``rlx-viz plan | decisions | report | run | options | demo``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def summary_text(doc: Any) -> str:
     saved = f"{100 * h['saved'] / h['naive']:.1f}% of naive" if h["naive"] else ""
     gap = "reached: no plan of these live ranges is smaller" if h["optimal"] else (
         f"arena is {100 * (h['arena'] / h['lower_bound'] - 1):.2f}% above" if h["lower_bound"] else "")
-    out = [f"{meta['model']['name']}: {meta['model']['nodes']} nodes, model {meta['model']['hash'][:12]}",
+    out = [f"{meta['model']['name']}: {_nodes_text(doc)}, model {meta['model']['hash'][:12]}",
            line("to allocate", h["allocate"], "= weights + activations + scratch + padding"),
            line("weights", h["weights"]), line("activations", h["activations"], "live at once, at most"),
            line("scratch", h["scratch"]), line("padding", h["padding"], "alignment, guards, gaps"),
@@ -90,6 +90,7 @@ def summary_text(doc: Any) -> str:
            f"  peak at step {h['peak_step']}: {bytes_text(h['peak_bytes'])} live"]
     if h["unknown"]:
         out.append(f"  {h['unknown']} tensors of a size unknown before the run: totals are lower limits")
+    out += _stages_text(doc)
     for name, count in meta["unsupported"].items():
         out.append(f"  opaque op {name}: {count}")
     out += [f"  note: {n}" for n in meta["notes"]]
@@ -97,6 +98,28 @@ def summary_text(doc: Any) -> str:
     if changed:
         out.append("  changed: " + ", ".join(f"{o['name']}={str(o['value']).lower()}" for o in changed))
     return "\n".join(out)
+
+
+def _nodes_text(doc: Any) -> str:
+    nodes = doc.meta["model"]["nodes"]
+    if doc.meta.get("source_is_tensors", True):
+        return f"{nodes} nodes"
+    return f"{doc.rows('source')} nodes, {nodes} after fusion"
+
+
+def _stages_text(doc: Any) -> list[str]:
+    """What fusion and the command passes did, in dispatches and in bytes written between commands."""
+    c = {k: int(v) for k, v in doc.meta.get("counters", {}).items()}
+    out = []
+    if c and c["dispatches_source"] != c["dispatches_before"]:
+        out.append(f"  fusion: {c['dispatches_source']} -> {c['dispatches_before']} dispatches, "
+                   f"{bytes_text(c['traffic_source'])} -> {bytes_text(c['traffic'])} of intermediate values written in a run")
+    if c and c["dispatches_before"] != c["dispatches"]:
+        out.append(f"  command passes: {c['dispatches_before']} -> {c['dispatches']} dispatches")
+    e = doc.meta.get("estimate")
+    if e and out:
+        out.append(f"  estimated: {e['us_before'] / 1e3:,.2f} -> {e['us'] / 1e3:,.2f} ms on {e['title']} (roofline)")
+    return out
 
 
 def _write(target: str, text: str) -> None:
@@ -138,6 +161,55 @@ def plan(
         _write(as_csv, tensors_frame(doc).to_csv(index=False, lineterminator="\n"))
     if "-" not in (as_json, as_csv):
         typer.echo(summary_text(doc))
+
+
+@app.command()
+def decisions(
+    model: Model, dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu",  # noqa: B006
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Every rule that looked at this node of the model.")] = "",
+    top: Annotated[int, typer.Option("--top", min=0, help="How many refusal reasons to list.")] = 5,
+    as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a decision; - is standard output.")] = "",
+) -> None:
+    """Say what the fusion rules and the command passes did, what they refused, and why."""
+    compilation = _load(model, dim, shape, sets, target)
+    if as_csv:
+        import pandas as pd
+
+        logs = [log.to_frame() for log in (compilation.fusion_log, compilation.pass_log)]
+        _write(as_csv, pd.concat([f for f in logs if len(f)] or logs[:1]).to_csv(index=False, lineterminator="\n"))
+    if as_csv == "-":
+        return
+    if node:
+        found = compilation.fusion.at(node)
+        typer.echo("\n".join(f"  {d}" for d in found) if found else f"  no rule had a say on {node!r}")
+        return
+    typer.echo("\n".join(decisions_text(compilation, top)))
+
+
+def decisions_text(compilation: Any, top: int) -> list[str]:
+    """Both stages: what each rule saved, then the commonest refusals with their sentence."""
+    from collections import Counter
+
+    out = []
+    for stage, log in (("fusion", compilation.fusion_log), ("command passes", compilation.pass_log)):
+        out.append(f"{stage}: {_count(log.dispatches_saved, 'dispatch')} and {bytes_text(max(log.bytes_saved, 0))} of "
+                   "writes saved" if log.applied() else f"{stage}: nothing applied")
+        rules = dict.fromkeys(d.rule for d in log)
+        for rule in rules:
+            done = log.applied(rule)
+            if done:
+                calls, nbytes = (sum(getattr(d, k) for d in done) for k in ("dispatches_saved", "bytes_saved"))
+                what = [_count(calls, "dispatch") + " fewer"] if calls else []
+                what += [f"{bytes_text(abs(nbytes))} {'less' if nbytes > 0 else 'more'} written"] if nbytes else []
+                out.append(f"  {rule}: {len(done)} applied" + (": " + ", ".join(what) if what else ""))
+        refused = Counter((d.rule, d.reason) for d in log.refused())
+        for (rule, reason), count in sorted(refused.items(), key=lambda kv: (-kv[1], kv[0][0]))[:top]:
+            out.append(f"  refused {'once' if count == 1 else f'{count} times'}: {rule}, {reason.value.rstrip('.')}")
+    return out
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "es")
 
 
 @app.command()

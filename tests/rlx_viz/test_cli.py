@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner_core.ir import Graph
+import rlx_viz
+from planner_core.ir import Graph, save_graph
 from rlx_viz import cli
 
 
