@@ -10,6 +10,7 @@ from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
 from planner_core.memory.bounds import align_up
 from planner_core.memory.facts import I64, PARAM, facts_of
+from planner_core.memory.inplace import handed_over
 from planner_core.memory.options import PlanOptions
 from planner_core.memory.plan import ARENA, NO_SLOT, MemoryPlan
 from planner_core.memory.planner import plan_graph
@@ -127,6 +128,8 @@ def why_here(plan: MemoryPlan, node: NodeId) -> list[HereReason]:
         return []
     ids = plan.buffers(int(plan.space[root]))
     earlier = (plan.size[ids] > plan.size[root]) | ((plan.size[ids] == plan.size[root]) & (ids < root))
+    if plan.options.placement != "first_fit":  # placed all at once, or in an order of its own
+        earlier = ids != root
     together = (plan.birth[ids] <= plan.death[root]) & (plan.birth[root] <= plan.death[ids])
     if plan.no_reuse:
         together[:] = True
@@ -152,7 +155,7 @@ def live_curve(plan: MemoryPlan, ids: I64 | None = None) -> I64:
     steps = plan.last_step + 1
     delta = np.zeros(steps + 1, dtype=np.int64)
     np.add.at(delta, plan.birth[ids], weight)
-    np.add.at(delta, plan.death[ids] + 1, -weight)
+    np.add.at(delta, handed_over(plan.inplace, plan.death)[ids] + 1, -weight)
     return np.cumsum(delta[:-1])
 
 
@@ -161,7 +164,7 @@ def peak(plan: MemoryPlan) -> Peak:
     curve = live_curve(plan)
     step = int(curve.argmax()) if len(curve) else 0
     ids = plan.buffers(ARENA)
-    live = ids[(plan.birth[ids] <= step) & (plan.death[ids] >= step)]
+    live = ids[(plan.birth[ids] <= step) & (handed_over(plan.inplace, plan.death)[ids] >= step)]
     live = live[np.lexsort((live, -plan.size[live]))]
     rules = last_rule(plan)
     return Peak(step, int(curve[step]) if len(curve) else 0, tuple(

@@ -45,6 +45,8 @@ class PlanOptions:
         False, group="boundary", help="Put params in a region of their own instead of the arena.")
     arena_no_reuse: bool = option(
         False, group="reuse", env="RLX_ARENA_NO_REUSE", help="Give every buffer its own bytes: nothing is reused.")
+    in_place: bool = option(
+        False, group="reuse", help="Let an elementwise output take the bytes of an input that dies there.")
     pin_output_ancestors: bool = option(
         True, group="liveness", help="Keep everything an output was computed from alive to the end.")
     dequant_host_fallback: bool = option(

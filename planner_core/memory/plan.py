@@ -133,6 +133,13 @@ class MemoryPlan:
         return self.arena_size == self.lower_bound and not bool(self.unknown.any())
 
     @property
+    def optimal(self) -> str:
+        """``yes``, ``gap ≤ 1.2%`` above the bound, or ``unknown`` with tensors of unknown size."""
+        from planner_core.memory.bounds import gap_text
+
+        return "unknown" if bool(self.unknown.any()) else gap_text(self.arena_size, self.lower_bound, self.is_optimal)
+
+    @property
     def total_unshared_bytes(self) -> int:
         """Sum of all arena slots, views included, guards not."""
         return int(self.size[self.space == ARENA].sum())

@@ -19,6 +19,7 @@ from planner_core.memory.facts import (
     GraphFacts,
     facts_of,
 )
+from planner_core.memory.inplace import merge, takeovers
 from planner_core.memory.options import PlanOptions
 from planner_core.memory.placement import first_fit_scan
 from planner_core.memory.placement.registry import run
@@ -105,24 +106,31 @@ def plan_graph(
     if options.separate_weights:
         space[owns & (f.boundary == PARAM)] = WEIGHTS
 
+    inplace: tuple[tuple[NodeId, NodeId], ...] = ()
+    if options.in_place and not no_reuse and not own_views:
+        inplace = takeovers(graph, owns & (space == ARENA), state.elided, ranges.birth, ranges.death, size, guard,
+                            storage)
+    head, end = merge(inplace, ranges.death)
+
     offset = np.zeros(count, dtype=np.int64)
     heights = {ARENA: 0, WEIGHTS: 0}
     bound, bound_step = 0, 0
     for region in (ARENA, WEIGHTS):
-        ids = np.flatnonzero(space == region)
-        problem = Problem.of(ranges.birth[ids], ranges.death[ids], size[ids], alignment=options.alignment,
+        ids = np.flatnonzero((space == region) & (head == np.arange(count)))
+        problem = Problem.of(ranges.birth[ids], end[ids], size[ids], alignment=options.alignment,
                              guard=guard[ids])
         offset[ids], proved = _place(problem, options, no_reuse, graph, ids)
         heights[region] = problem.height(offset[ids])
         if region == ARENA:
             bound, bound_step = lower_bound(problem)
             bound = max(bound, proved)
+    offset = offset[head]
     plan = MemoryPlan(
         options=options, birth=ranges.birth, death=ranges.death, last_read=ranges.last_read, root=f.root,
         view_offset=view_offset, space=space, offset=offset, size=size, guard=guard, storage=storage,
         elided=state.elided, unknown=unknown, extensions=ranges.extensions, arena_size=heights[ARENA],
         weights_size=heights[WEIGHTS], scratch_size=_body_scratch(graph, options), lower_bound=bound,
-        bound_step=bound_step, no_reuse=no_reuse, graph=graph)
+        bound_step=bound_step, no_reuse=no_reuse, inplace=inplace, graph=graph)
     if not no_reuse:
         _safety_pass(plan, graph)
     place_views(plan)
@@ -172,6 +180,8 @@ def _safety_pass(plan: MemoryPlan, graph: Graph) -> None:
     hit = ((a != b) & (plan.space[a] == ARENA) & (plan.space[b] == ARENA)
            & (plan.offset[a] < plan.offset[b] + plan.size[b]) & (plan.offset[b] < plan.offset[a] + plan.size[a])
            & (plan.size[a] > 0) & (plan.size[b] > 0))
+    for old, new in plan.inplace:  # recorded, hence meant
+        hit &= (a != old) | (b != new)
     moved = []
     for node in np.unique(b[hit]).tolist():
         plan.offset[node] = -(-plan.arena_size // plan.options.alignment) * plan.options.alignment

@@ -11,6 +11,7 @@ from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
 from planner_core.memory.elide import elided_transposes
 from planner_core.memory.facts import CONSTANT, DTYPES, I64, INPUT, NOT_BOUNDARY, PARAM, Mask, facts_of
+from planner_core.memory.inplace import may_take
 from planner_core.memory.placement.validate import meeting_rows
 from planner_core.memory.plan import NO_SLOT, SPACES, MemoryPlan
 from planner_core.memory.rules import static_mask
@@ -157,22 +158,23 @@ def _overlaps(graph: Graph, plan: MemoryPlan, space: int, out: list[Violation]) 
     """Report buffers that share bytes (guards counted) at a step, at least one pair if there is any."""
     who = plan.buffers(space)
     start, end = plan.offset[who], (plan.offset + plan.size + plan.guard)[who]
-    who, start, end, birth, death = _alias_rows(plan, who, start, end, plan.birth[who], plan.death[who])
+    who, start, end, birth, death = _alias_rows(graph, plan, who, start, end, plan.birth[who], plan.death[who])
     met = {(int(who[a]), int(who[b])) for a, b in meeting_rows(start, end, birth, death)}
     for a, b in sorted({(min(p), max(p)) for p in met}):
         _report_pair(graph, plan, a, b, out)
 
 
-def _alias_rows(plan: MemoryPlan, who: I64, *columns: I64) -> tuple[I64, ...]:
+def _alias_rows(graph: Graph, plan: MemoryPlan, who: I64, *columns: I64) -> tuple[I64, ...]:
     """Rows with recorded in-place reuse allowed for: the old buffer hands its bytes over at its last step,
-    except those that the new one doesn't take."""
+    except those that the new one doesn't take. Only where the new one's op reads before it writes."""
     if not plan.inplace:
         return (who, *columns)
     start, end, birth, death = (c.tolist() for c in columns)
     ids = who.tolist()
     place = {node: k for k, node in enumerate(ids)}
+    f = facts_of(graph)
     for a, b in plan.inplace:
-        if a not in place or b not in place:
+        if a not in place or b not in place or not may_take(graph, f, a, b):
             continue
         i, j = place[a], place[b]
         if death[i] == birth[j] and start[i] <= start[j] < end[i]:

@@ -109,13 +109,21 @@ def complaints(plan: MemoryPlan, graph: Graph) -> list[str]:
         if plan.birth[i] > birth[i] or plan.death[i] < death[i]:
             bad.append(f"%{i} {name} lives [{plan.birth[i]}, {plan.death[i]}], needed [{birth[i]}, {death[i]}]")
         slots.append((where, at, at + size + guard, int(plan.birth[i]), int(plan.death[i]), i))
-    alias = {frozenset(p) for p in plan.inplace if plan.death[p[0]] == plan.birth[p[1]]}
+    alias = {frozenset((a, b)) for a, b in plan.inplace if plan.death[a] == plan.birth[b] == b and hands_over(graph, root, a, b)}
     for a in slots:
         for b in slots:
             if (a[5] < b[5] and a[0] == b[0] and a[1] < b[2] and b[1] < a[2] and a[3] <= b[4] and b[3] <= a[4]
                     and frozenset((a[5], b[5])) not in alias):
                 bad.append(f"%{a[5]} and %{b[5]} overlap in {a[0]}")
     return bad
+
+
+def hands_over(graph: Graph, root: list[int], old: int, new: int) -> bool:
+    """Elementwise, and every operand that shows the old buffer shows all of it, one element an element."""
+    n, numel = graph[new], graph[new].shape.numel
+    simple = n.op.name == "Activation" or (n.op.name == "Binary" and n.op.kind in ("add", "sub", "mul", "div", "max", "min"))
+    shown = [graph[i].shape.numel for i in n.inputs if root[i] == old]
+    return simple and bool(shown) and {graph[old].shape.numel, *shown} == {numel}
 
 
 def folds(graph: Graph, node: int, readers: list[tuple[int, int]], small: bool) -> bool:

@@ -63,7 +63,7 @@ def test_defaults() -> None:
     """§6: each option and its default, declared once."""
     assert {o.name: o.default for o in options_of(PlanOptions) if o.group != "checks"} == {
         "allocate_params": True, "allocate_inputs": True, "allocate_constants": True, "separate_weights": False,
-        "arena_no_reuse": False, "pin_output_ancestors": True, "dequant_host_fallback": True, "pin_host_structure": False,
+        "arena_no_reuse": False, "in_place": False, "pin_output_ancestors": True, "dequant_host_fallback": True, "pin_host_structure": False,
         "elide_bank_transposes": False, "elide_requires_small_m": False, "fold_conv3d_epilogue": False,
         "keep_pass_operands": False, "alignment": 64,
         "width_policy": "f32_uniform", "placement": "first_fit"}
