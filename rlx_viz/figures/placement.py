@@ -77,8 +77,8 @@ def _row(problem: Problem, s: Solution) -> dict[str, Any]:
 
 
 def placement_figure(*frames: pd.DataFrame) -> Figure:
-    """Arena over lower bound, a bar a strategy, a panel a frame of ``compare_placements``: proven optima in green,
-    seconds at the bar's end. Belongs to no pyplot state; save it or let a notebook show it."""
+    """Arena over lower bound, a bar a strategy, a panel a frame of ``compare_placements``: a green dot where that is proven optimal,
+    milliseconds at the bar's end. Belongs to no pyplot state; save it or let a notebook show it."""
     from matplotlib.figure import Figure
 
     if not frames or any(f.empty for f in frames):
@@ -89,10 +89,12 @@ def placement_figure(*frames: pd.DataFrame) -> Figure:
         f = frame.iloc[::-1]
         above = (f["ratio"] - 1) * 100
         axes.barh(f["strategy"], above, color=["#2a9d5c" if p else "#8a94a6" for p in f["proven"]])
-        most = float(max(above.max(), 1e-9))
+        most = float(max(above.max(), 1.0))
+        proved = [k for k, p in enumerate(f["proven"]) if p]
+        axes.plot([0] * len(proved), proved, "o", color="#2a9d5c", markersize=5, clip_on=False)
         for k, (gap, seconds, proven) in enumerate(zip(above, f["seconds"], f["proven"], strict=True)):
-            text = "optimal, proven" if proven else f"+{gap:.3g}%"
-            axes.text(gap + most * 0.015, k, f"{text}  {seconds * 1e3:.3g} ms", va="center", fontsize=7)
+            text = "optimal, proven" if proven else (f"+{gap:.3g}%" if gap >= 0.01 else "+<0.01%")
+            axes.text(gap + most * 0.03, k, f"{text}  {seconds * 1e3:.3g} ms", va="center", fontsize=7)
         axes.set_xlim(0, most * 1.5)
         axes.set_ylim(-0.6, len(f) - 0.4)
         axes.tick_params(labelsize=7)
