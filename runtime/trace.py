@@ -87,7 +87,8 @@ class Tracer:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
-        self._threads: dict[int, int] = {}
+        self._local = threading.local()  # by thread, not by its number, which a later thread may get again
+        self._threads = 0
         self._zero = time.perf_counter()
         try:
             self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115  (an event is in the file once it is written)
@@ -107,11 +108,11 @@ class Tracer:
                 self._file.write(b",\n" + _line(event))
 
     def _thread(self) -> int:
-        ident = threading.get_ident()
-        tid = self._threads.get(ident)
+        tid: int | None = getattr(self._local, "tid", None)
         if tid is None:
             with self._lock:
-                tid = self._threads.setdefault(ident, len(self._threads) + 1)
+                self._threads += 1
+                tid = self._local.tid = self._threads
             self.emit({"name": "thread_name", "ph": "M", "pid": PID, "tid": tid,
                        "args": {"name": threading.current_thread().name}})
         return tid

@@ -71,7 +71,7 @@ def test_one_key_one_binding() -> None:
     """"The same key with a *different* binding is an error"."""
     cache = DynamicDimCompileCache("cpu", 2)
     first = cache.get_or_specialize(7, ONE, module)
-    with pytest.raises(RunError, match="key 7 is specialised for .*'seq': 3.*asked for .*'seq': 4"):
+    with pytest.raises(RunError, match=r"key 7 is specialised for .*'seq': 3.*asked for .*'seq': 4"):
         cache.get_or_specialize(7, DimBinding.batch_seq(1, 4), module)
     assert cache.get_or_specialize(7, ONE, module) is first
 
