@@ -189,10 +189,13 @@ def _check(stop: Stop) -> None:
 # --- as a document ------------------------------------------------------------------------------------
 
 
-def whatif_document(steps: list[Step], others: list[Counterfactual], meta: dict[str, Any] | None = None) -> ColumnDocument:
-    """Tables ``savings``, ``counterfactuals``, ``counterfactual_nodes`` alone, with strings of their own."""
+def whatif_document(steps: list[Step], others: list[Counterfactual] | None, meta: dict[str, Any] | None = None) -> ColumnDocument:
+    """Tables ``savings``, ``counterfactuals``, ``counterfactual_nodes`` alone, with strings of their own; without the
+    last two while nobody knows them (None)."""
     strings = StringTable()
-    tables = _tables(steps, others, strings)
+    tables = _tables(steps, others or [], strings)
+    if others is None:
+        tables = {"savings": tables["savings"]}
     return ColumnDocument(meta or {}, strings.strings(), tables)
 
 

@@ -9,7 +9,8 @@ The picture is in `rlx_viz/static/`; `widget.js` there is the other side of thes
 Documents (packed: header text and buffer, see `rlx_viz.columns`; an empty header means none)
 - `header`, `buffer`, `rev` →: the document on screen; `rev` counts up when a new one is there.
 - `extra_header`, `extra_buffer`, `extra_rev` →: what was worked out in the background for the document of revision
-  `extra_rev` (ignore it when that is not `rev`): tables `savings`, `counterfactuals`, `counterfactual_nodes`.
+  `extra_rev` (ignore it when that is not `rev`): tables `savings`, then again with `counterfactuals` and
+  `counterfactual_nodes` (`extra_rev` goes through -1 between the two). Not by itself for very large graphs.
 - `compare_header`, `compare_buffer`, `compare_rev` →: the other document B of a comparison, with its table `match`
   (rows of A are those of the document on screen, at revision `compare_rev`).
 

@@ -38,6 +38,8 @@ Other = Callable[[ColumnDocument, Compilation], Comparison]
 
 PATIENCE = 0.3
 """Seconds before work shows its progress and goes on behind the picture."""
+MOST_BEHIND = 20_000
+"""Source nodes up to which what-ifs are started: planning a larger graph many times would slow the next change."""
 IDLE = 0.4
 """Seconds of quiet before what-ifs start."""
 _T = TypeVar("_T")
@@ -390,21 +392,29 @@ class Explorer(anywidget.AnyWidget):
             self.compare_rev = self.rev
 
     def _start_whatifs(self) -> None:
-        c, rev = self._picture.compilation, self.rev
-        if c is None or not self._whatif:
-            return
+        c = self._picture.compilation
+        if c is not None and self._whatif and len(c.source) <= MOST_BEHIND:
+            self.work_out()
+
+    def work_out(self) -> None:
+        """Start working out savings and counterfactuals of the plan on screen; done by itself up to ``MOST_BEHIND``
+        nodes. The waterfall comes first; `wait` waits for everything."""
+        c, rev = self.compilation, self.rev
 
         def job(stop: Stop) -> ColumnDocument:
-            return whatif_document(waterfall(c, stop), list(counterfactuals(c, stop)), {"rev": rev})
+            steps = waterfall(c, stop)
+            self._behind.report(lambda: None if stop() else self._whatifs_are(whatif_document(steps, None, {"rev": rev}), rev))
+            return whatif_document(steps, list(counterfactuals(c, stop)), {"rev": rev})
 
-        def finish(result: ColumnDocument | Exception | None) -> None:
-            if not isinstance(result, ColumnDocument) or rev != self.rev:
-                return  # what could not be worked out is left out of the picture
-            header, buffer = result.pack()
-            with self.hold_sync():
-                self.extra_header, self.extra_buffer, self.extra_rev = header, buffer, rev
+        self._behind.submit(job, lambda result: self._whatifs_are(result, rev), delay=IDLE)
 
-        self._behind.submit(job, finish, delay=IDLE)
+    def _whatifs_are(self, result: ColumnDocument | Exception, rev: int) -> None:
+        if isinstance(result, Exception) or rev != self.rev:
+            return  # what could not be worked out is left out of the picture
+        self.extra_rev = -1  # so that a second part of the same revision is news
+        with self.hold_sync():
+            self.extra_header, self.extra_buffer = result.pack()
+            self.extra_rev = rev
 
     def _show_run(self, c: Compilation, run: _Run, sequence: int) -> None:
         answer = {"seq": sequence or int(self.run_done.get("seq", 0)), "seconds": run.seconds, "sanitized": run.sanitized}
@@ -413,11 +423,9 @@ class Explorer(anywidget.AnyWidget):
             return
         kept = self.whatifs
         self.show(Picture(with_profile(self.document, run.profile), c))
-        if kept is not None:
+        if kept is not None and "counterfactuals" in kept.tables:
             self._behind.cancel()
-            with self.hold_sync():
-                self.extra_header, self.extra_buffer = kept.pack()
-                self.extra_rev = self.rev
+            self._whatifs_are(kept, self.rev)
         self.run_done = {**answer, "ok": True, "text": run.text}
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:

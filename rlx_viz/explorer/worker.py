@@ -83,6 +83,11 @@ class Worker:
         if finished.is_set():
             self.drain()
 
+    def report(self, part: Callable[[], None]) -> None:
+        """Called in a job: hand over something on the way, where results are handed over."""
+        self._ready.put(part)
+        self._hand_over()
+
     def wait(self, seconds: float | None = None) -> bool:
         """Block until nothing runs and every result has been handed over; False if that took too long."""
         thread = self._thread

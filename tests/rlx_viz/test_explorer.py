@@ -218,6 +218,22 @@ def test_python_overtakes_a_request() -> None:
     assert e.options == {"pin_output_ancestors": True}
 
 
+def test_the_waterfall_does_not_wait_for_the_toggles() -> None:
+    e, parts = opened(whatif=True), []
+    e.observe(lambda change: parts.append(sorted(ColumnDocument.unpack(e.extra_header, e.extra_buffer).tables)) if change["new"] == 0 else None,
+              names="extra_rev")
+    assert e.wait(60)
+    assert parts == [["savings"], ["counterfactual_nodes", "counterfactuals", "savings"]]
+
+
+def test_a_large_graph_is_worked_out_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx_viz.explorer.widget.MOST_BEHIND", 10)
+    e = opened(whatif=True)
+    assert e.wait(60) and e.whatifs is None
+    e.work_out()
+    assert e.wait(60) and e.whatifs is not None
+
+
 def test_whatifs_come_behind_and_belong_to_their_plan() -> None:
     e = opened(whatif=True)
     assert e.whatifs is None
