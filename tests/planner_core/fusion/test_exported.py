@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from planner_core.fusion import FusionTarget, fuse_graph
 from planner_core.importers import import_onnx
 from planner_core.ir import Array, Graph
+from runtime import CompileOptions, compile_graph
 from tests.models import NAMES, model
 from tests.planner_core.fusion.exported_models import LAYERS, MODELS, export
 from tests.planner_core.fusion.harness import boundary, evaluate
 
+Export = Callable[[str], Path]
 SEEN = ("Attention", "FusedAttentionBlock", "LayerNorm", "LayerNorm2d", "ResidualLayerNorm", "RmsNorm", "ResidualRmsNorm",
         "Rope", "SwiGLU", "Softmax", "BatchNorm")
 """Ops that are counted; one that a row leaves out is in that model not at all."""
@@ -51,15 +55,20 @@ LARGE = frozenset({"det", "cls"})
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every model's file, exported once."""
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """A model's file by name, exported once, when first asked for."""
     folder = tmp_path_factory.mktemp("exported")
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # the exporter warns that torchvision is missing
-    try:
-        return {name: export(name, folder) for name in MODELS}
-    finally:
-        logging.disable(before)
+
+    @cache
+    def file_of(name: str) -> Path:
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # the exporter warns that torchvision is missing
+        try:
+            return export(name, folder)
+        finally:
+            logging.disable(before)
+
+    return file_of
 
 
 @cache
@@ -67,9 +76,9 @@ def loaded(path: Path, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> 
     return import_onnx(path, shapes=dict(shapes))
 
 
-def graph_of(name: str, exported: dict[str, Path]) -> Graph:
+def graph_of(name: str, exported: Export) -> Graph:
     if name not in NAMES:
-        return loaded(exported[name])
+        return loaded(exported(name))
     path, shapes = model(name)
     return loaded(path, tuple(shapes.items()))
 
@@ -85,7 +94,7 @@ def feed(graph: Graph) -> dict[str, Array]:
 
 @pytest.mark.parametrize("target", [FusionTarget.CPU, FusionTarget.METAL])
 @pytest.mark.parametrize("name", COUNTS)
-def test_what_is_seen(name: str, target: FusionTarget, exported: dict[str, Path]) -> None:
+def test_what_is_seen(name: str, target: FusionTarget, exported: Export) -> None:
     graph = graph_of(name, exported)
     f = fuse_graph(graph, target)
     ops = Counter(n.op.name for n in f.graph.nodes)
@@ -98,7 +107,7 @@ def test_what_is_seen(name: str, target: FusionTarget, exported: dict[str, Path]
 
 
 @pytest.mark.parametrize("name", [n for n in COUNTS if n not in LARGE])
-def test_same_numbers(name: str, exported: dict[str, Path]) -> None:
+def test_same_numbers(name: str, exported: Export) -> None:
     graph = graph_of(name, exported)
     f = fuse_graph(graph, FusionTarget.CPU)
     data = feed(graph)
@@ -106,3 +115,17 @@ def test_same_numbers(name: str, exported: dict[str, Path]) -> None:
     before, after = evaluate(graph, data), evaluate(f.graph, known | data)
     for got, want in zip(after, before, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize("target", [FusionTarget.CPU, FusionTarget.METAL])
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_equals_onnxruntime(name: str, target: FusionTarget, exported: Export) -> None:
+    """Fused, lowered and run in f32, against another runtime's own optimiser."""
+    graph = graph_of(name, exported)
+    data = {n: a.astype(np.float32) if a.dtype.kind == "f" else a for n, a in feed(graph).items()}
+    want = ort.InferenceSession(exported(name)).run(None, data)
+    made = compile_graph(graph, CompileOptions(target=target))
+    assert made.fusion_log.applied()
+    got = made.run(data, sanitize=True)
+    for a, b in zip(got.values(), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * float(np.abs(b).max()))
