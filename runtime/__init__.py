@@ -8,8 +8,9 @@ from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
 from runtime.passes import PassOptions, run_passes
 from runtime.profile import Profile
+from runtime.session import CompiledGraph, Device, DeviceError, PrecisionPolicy, Session
 
 __all__ = [
-    "CommandList", "Compilation", "CompileOptions", "HostExecutor", "LoweringError", "Operand", "PassOptions", "Profile",
-    "RunError", "SanitizeError", "Thunk", "compile_graph", "control_flow", "lower_graph", "register_kernel", "run_passes",
+    "CommandList", "Compilation", "CompileOptions", "CompiledGraph", "Device", "DeviceError", "HostExecutor", "LoweringError", "Operand", "PassOptions", "Profile",
+    "PrecisionPolicy", "RunError", "SanitizeError", "Session", "Thunk", "compile_graph", "control_flow", "lower_graph", "register_kernel", "run_passes",
 ]

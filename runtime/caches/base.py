@@ -100,10 +100,15 @@ class CacheBase:
         """Put a new entry in (under the lock)."""
         self._entries[slot] = made
         s = self._stats[slot]
-        s.compiled, s.arena_bytes, s.shares = True, made.arena_bytes, False
+        s.compiled, s.arena_bytes, s.shares = True, made.arena_bytes, made.own_weight_bytes == 0 < made.weight_bytes
+        s.resident_bytes = self._own_bytes(slot, made)
         self._misses += 1
         s.misses += 1
         self._log.add("miss", key, slot, self.resident_bytes)
+
+    def _own_bytes(self, slot: int, made: CompiledGraph) -> int:
+        """Weights that a new entry holds as its own."""
+        return made.own_weight_bytes
 
     def _drop(self, slot: int, kind: str = "evict") -> None:
         """Wait for the entry's runs, then let it go (under the lock). Bytes that a sharer holds stay alive."""

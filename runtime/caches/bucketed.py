@@ -201,9 +201,10 @@ class BucketedCompileCache(CacheBase):
 
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
         super()._insert(slot, key, made)
-        s = self._stats[slot]
-        s.resident_bytes, s.shares = self._incoming.pop(slot, 0), made.own_weight_bytes == 0 < made.weight_bytes
         self._use(slot)
+
+    def _own_bytes(self, slot: int, made: CompiledGraph) -> int:
+        return self._incoming.pop(slot, 0)
 
     def _use(self, slot: int) -> None:
         self._clock += 1

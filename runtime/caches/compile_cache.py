@@ -76,7 +76,6 @@ class CompileCache(CacheBase):
             with self._lock:
                 s = self._stats.get(key)
                 if s is not None and self._entries.get(key) is made:
-                    s.shares, s.resident_bytes = made.own_weight_bytes == 0, made.own_weight_bytes
                     self._log.add("share" if s.shares else "upload", key, key, self.resident_bytes)
                     if not s.shares and self._donor is None:
                         self._donor = key
@@ -113,4 +112,3 @@ class CompileCache(CacheBase):
         if slot not in self._stats:
             self._stats[slot] = EntryStats(slot, slot + 1)
         super()._insert(slot, key, made)
-        self._stats[slot].resident_bytes = made.own_weight_bytes

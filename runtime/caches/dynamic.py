@@ -123,7 +123,6 @@ class DynamicDimCompileCache(CacheBase):
         self._stats.setdefault(slot, EntryStats(slot, slot + 1))
         super()._insert(slot, key, made)
         self._bindings[slot] = made.options.dims
-        self._stats[slot].resident_bytes = made.own_weight_bytes
 
     def _drop(self, slot: int, kind: str = "evict") -> None:
         super()._drop(slot, kind)

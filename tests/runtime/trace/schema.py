@@ -5,6 +5,7 @@ A reader takes an array whose last bracket is missing, as after a kill: ``read_e
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -54,5 +55,5 @@ def check_events(events: list[dict[str, Any]]) -> None:
             threads.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
     for spans in threads.values():
         spans.sort()
-        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        for (_, end), (start, _) in itertools.pairwise(spans):
             assert start >= end - 0.002, "commands of one thread overlap (beyond the rounding to a nanosecond)"

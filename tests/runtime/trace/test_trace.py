@@ -112,10 +112,15 @@ def test_active_runs_are_traced_as_they_ran(tmp_path: Path) -> None:
 
 def test_inner_traces_take_over_and_failures_close(tmp_path: Path) -> None:
     c = loaded()
-    with trace(tmp_path / "outer.json"):
-        with pytest.raises(ZeroDivisionError), trace(tmp_path / "inner.json"):
+
+    def inner(path: Path) -> None:
+        with trace(path):
             c.run({"x": X})
             raise ZeroDivisionError
+
+    with trace(tmp_path / "outer.json"):
+        with pytest.raises(ZeroDivisionError):
+            inner(tmp_path / "inner.json")
         c.run({"x": X})
     for name in ("outer.json", "inner.json"):
         assert len(commands(read_events((tmp_path / name).read_text()))) == len(c.commands.thunks)
