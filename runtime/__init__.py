@@ -11,6 +11,7 @@ from runtime.profile import Profile
 from runtime.session import CompiledGraph, Device, DeviceError, PrecisionPolicy, Session
 
 __all__ = [
-    "CommandList", "Compilation", "CompileOptions", "CompiledGraph", "Device", "DeviceError", "HostExecutor", "LoweringError", "Operand", "PassOptions", "Profile",
-    "PrecisionPolicy", "RunError", "SanitizeError", "Session", "Thunk", "compile_graph", "control_flow", "lower_graph", "register_kernel", "run_passes",
+    "CommandList", "Compilation", "CompileOptions", "CompiledGraph", "Device", "DeviceError", "HostExecutor", "LoweringError",
+    "Operand", "PassOptions", "PrecisionPolicy", "Profile", "RunError", "SanitizeError", "Session", "Thunk", "compile_graph",
+    "control_flow", "lower_graph", "register_kernel", "run_passes",
 ]
