@@ -104,6 +104,8 @@ class Comparison:
             out += [f"rule {r} in B only" for r in sorted(b["rules"] - a["rules"])]
         if not out:
             out = [f"{k} {_plain(x)} -> {_plain(y)}" for k, (x, y) in self.options.items()]
+        if not out:
+            out = ["placed differently" if a["offset"] != b["offset"] else "another live range" if a["size"] == b["size"] else "another size"]
         return "; ".join(out)
 
 

@@ -37,7 +37,23 @@ def foreign_document(table: Any, c: Compilation, ours: ColumnDocument, redact: b
         birth[has], death[has] = plan.birth[other[has]], plan.death[other[has]]
     if redact:
         label = [f"x{row}" if i == NONE else f"t{i}" for row, i in enumerate(other.tolist())]
-    return _document(ours, label, other, {"birth": birth, "death": death, "offset": offset, "size": size}), other
+    numbers = {"birth": birth, "death": death, "offset": offset, "size": size}
+    root, other = np.arange(len(label)), _with_views(c, label, other, numbers, redact)
+    rows = {i: row for row, i in enumerate(other.tolist()) if i != NONE}
+    root = np.append(root, [rows[int(plan.root[i])] for i in other[len(root):].tolist()]).astype(np.uint32)
+    return _document(ours, label, other, numbers, root), other
+
+
+def _with_views(c: Compilation, label: list[str], other: Column, numbers: dict[str, Column], redact: bool) -> Column:
+    """Our views of matched tensors follow them: other tools' tables have no rows for views. Adds to ``label`` and
+    ``numbers``; returns ``other`` with the rows added."""
+    plan, rows = c.plan, {i: row for row, i in enumerate(other.tolist()) if i != NONE}
+    views = [i for i in plan.assignments if int(plan.root[i]) != i and i not in rows and int(plan.root[i]) in rows]
+    at = [int(numbers["offset"][rows[int(plan.root[i])]] + plan.offset[i] - plan.offset[plan.root[i]]) for i in views]
+    label += [f"t{i}" if redact else c.legal[i].label for i in views]
+    for key, more in (("birth", plan.birth[views]), ("death", plan.death[views]), ("size", plan.size[views]), ("offset", at)):
+        numbers[key] = np.append(numbers[key], np.asarray(more, dtype=np.int64))
+    return np.append(other, np.asarray(views, dtype=np.uint32))
 
 
 def read_table(table: Any) -> Any:
@@ -103,7 +119,7 @@ def _match(label: list[str], size: Column, spans: tuple[Column, Column] | None, 
     return other
 
 
-def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: dict[str, Column]) -> ColumnDocument:
+def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: dict[str, Column], root: Column) -> ColumnDocument:
     """Numbers of the table; op, shape and family of the match."""
     t, strings, n = ours.tables["tensors"], StringTable(), len(label)
     has = other != NONE
@@ -116,20 +132,20 @@ def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: di
     def texts(column: str) -> Column:
         return strings.intern_all(ours.strings[int(t[column][i])] if known else "" for i, known in zip(row, has, strict=True))
 
-    own = np.arange(n, dtype=np.uint32)
     tensors = {
         "name": strings.intern_all(label), "op": texts("op"), "shape": texts("shape"), "source": texts("source"),
-        "dtype": taken("dtype"), "family": taken("family"), "rule": np.zeros(n, np.uint8),
+        "dtype": taken("dtype"), "family": taken("family"), "rule": taken("rule"),
         "kind": taken("kind", ours.meta["kinds"].index("activation")), "space": taken("space", arena),
-        "flags": (taken("flags") & OUTPUT_FLAG).astype(np.uint8), "guard": taken("guard"), "root": own,
+        "flags": (taken("flags") & OUTPUT_FLAG).astype(np.uint8), "guard": taken("guard"), "root": root,
         "birth": numbers["birth"].astype(np.uint32), "death": numbers["death"].astype(np.uint32),
         "last_read": numbers["death"].astype(np.uint32),
         "offset": numbers["offset"].astype(np.float64), "size": numbers["size"].astype(np.float64),
     }
-    live = _live(numbers, tensors["space"] == arena, max(ours.rows("occupancy"), int(numbers["death"].max(initial=0)) + 1))
+    owns = (tensors["space"] == arena) & (root == np.arange(n))
+    live = _live(numbers, owns, max(ours.rows("occupancy"), int(numbers["death"].max(initial=0)) + 1))
     ends = numbers["offset"] + numbers["size"]
     regions = {s: int(ends[tensors["space"] == ours.meta["spaces"].index(s)].max(initial=0)) for s in ("arena", "weights")}
-    naive = int(numbers["size"][tensors["space"] == arena].sum())
+    naive = int(numbers["size"][owns].sum())
     peak = int(live.argmax()) if len(live) else 0
     head = {
         "allocate": sum(regions.values()), "weights": regions["weights"], "activations": int(live.max(initial=0)),
