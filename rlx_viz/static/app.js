@@ -24,7 +24,7 @@ import { WaterfallView } from "./waterfall.js";
 const TWIN_DELAY = 60;
 const REST_DELAY = 350;
 /** What the text twins state; the rest only changes how pictures look. */
-const TWIN_KEYS = ["snap", "sort", "views", "statics", "space", "open", "graph", "collapse", "module", "base", "other", "late", "command"];
+const TWIN_KEYS = ["snap", "sort", "views", "statics", "space", "open", "graph", "collapse", "module", "base", "other", "late"];
 /** Wide enough for the fusion graph beside the memory views from the start. */
 const WIDE = 1280;
 
@@ -117,6 +117,8 @@ export function mount(place, api) {
   let twinTimer;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let restTimer;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let spanTimer;
 
   const stop = store.on((changed, state) => {
     Object.assign(root.dataset, {
@@ -151,6 +153,10 @@ export function mount(place, api) {
     if (TWIN_KEYS.some((key) => changed.has(key))) {
       clearTimeout(twinTimer);
       twinTimer = setTimeout(() => all.forEach((view) => view.writeTwin()), TWIN_DELAY);
+    }
+    if (changed.has("command")) {
+      clearTimeout(spanTimer);
+      spanTimer = setTimeout(() => arena.writeTwin(), TWIN_DELAY);
     }
     if (loaded && KEPT.some((key) => changed.has(key))) {
       clearTimeout(restTimer);
@@ -364,6 +370,7 @@ export function mount(place, api) {
   return () => {
     clearTimeout(twinTimer);
     clearTimeout(restTimer);
+    clearTimeout(spanTimer);
     stops.forEach((one) => one?.());
     [...all, details, options, controls, summary, tooltip, layout].forEach((view) => view.close());
     legendStop();
