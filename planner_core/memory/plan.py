@@ -156,14 +156,19 @@ class MemoryPlan:
 
     def problem(self, space: int = ARENA) -> Problem:
         """The placement problem of a region: its buffers in node order, those that share bytes in place as one."""
-        ids = self.buffers(space)
-        death = self.death.copy()
-        for old, new in reversed(self.inplace):
-            death[old] = max(death[old], death[new])
-        taken = np.asarray([new for _, new in self.inplace], dtype=np.int64)
-        ids = ids[~np.isin(ids, taken)]
-        return Problem.of(self.birth[ids], death[ids], self.size[ids], alignment=self.options.alignment,
+        lives = self.slot_lives(space)
+        ids, death = (np.asarray([row[k] for row in lives], dtype=np.int64) for k in (0, 1))
+        return Problem.of(self.birth[ids], death, self.size[ids], alignment=self.options.alignment,
                           guard=self.guard[ids])
+
+    def slot_lives(self, space: int = ARENA) -> list[tuple[NodeId, int]]:
+        """``(node, last step)`` of each run of bytes with one owner at a time: buffers, those that hand their bytes
+        over in place as one, under the first one's id, to the last one's death."""
+        from planner_core.memory.inplace import merge
+
+        head, end = merge(self.inplace, self.death)
+        ids = self.buffers(space)
+        return [(i, int(end[i])) for i in ids[head[ids] == ids].tolist()]
 
     def extensions_of(self, node: NodeId) -> list[Extension]:
         """What rules did to one node's range, in rule order."""

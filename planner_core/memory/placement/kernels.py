@@ -254,6 +254,19 @@ def search_steps(
                     pt += 1
                 s = e
             f_last[cur] = pt
+            worst = -1  # what failed most goes first: its failure is then found before the rest is solved
+            k = f_next[cur]
+            if pt - k > 1:
+                for q in range(k, pt):
+                    failed = 0
+                    for s in range(p_from[q], p_to[q]):
+                        failed = max(failed, failures[s])
+                    if failed > worst:
+                        worst = failed
+                        k = q
+                q = f_next[cur]
+                p_from[q], p_from[k] = p_from[k], p_from[q]
+                p_to[q], p_to[k] = p_to[k], p_to[q]
             state = 0
         elif state == 2:  # undo the frame's buffer, and say that it rests on one that is not placed yet
             while tt > f_mark[cur]:

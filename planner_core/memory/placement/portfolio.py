@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner_core.memory.placement.clock import Clock
 from planner_core.memory.placement.exact import refine, searchable
 from planner_core.memory.placement.first_fit import first_fit
@@ -30,7 +32,7 @@ def auto(problem: Problem, budget: Budget) -> Found:
         small = searchable(problem)
         if small:
             # a short exact search often reaches the bound before other orders do
-            offsets, proved = refine(problem, best.offsets, best.clock.share(0.2), budget)
+            offsets, proved = refine(problem, best.offsets, best.clock.share(0.03), budget)
             best.goal = max(best.goal, proved)
             if best.offer(offsets):
                 return best.offsets, min(proved, best.height)
@@ -42,7 +44,8 @@ def auto(problem: Problem, budget: Budget) -> Found:
                 best.clock.spend(len(problem) + pairs // 10)
                 if best.offer(placer.place(order_of(problem, order), fit)):
                     return best.offsets, min(proved, best.height)
-            offsets, low = refine(problem, best.offsets, best.clock.share(0.9), budget)
+            offsets, low = refine(problem, best.offsets, best.clock.share(0.9),
+                                  replace(budget, seed=budget.seed + 1))
             proved = max(proved, low)
             best.goal = max(best.goal, proved)
             best.offer(offsets)

@@ -38,6 +38,7 @@ def test_a_chain_is_one_buffer() -> None:
     assert plan.arena_size == 256 + 128 + 256 < plan_graph(g, FREE).arena_size
     assert plan.is_optimal
     assert plan.safety_moves == ()
+    assert plan.slot_lives() == [(0, len(g)), (ids[0], len(g))]
     assert len(plan.problem()) == 2
     assert plan_graph(g, FREE).inplace == ()
 
