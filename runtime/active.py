@@ -156,6 +156,15 @@ def _rope(rows: _Rows, n: Node, o: Any) -> str | None:
     return None
 
 
+@_rule("FusedAttentionBlock")
+def _packed_attention(rows: _Rows, n: Node, o: Any) -> str | None:
+    qkv, *more = n.inputs
+    tables, mask = o.split(tuple(more))
+    if mask or rows.axis.get(qkv) != 1 or o.mask_kind != "causal":
+        return "its mask has the rows" if mask else "its queries see the rows behind them"
+    return None if all(rows.axis.get(t) == 0 for t in tables) else "its tables have rows of their own"
+
+
 @_rule("Attention")
 def _attention(rows: _Rows, n: Node, o: Any) -> str | None:
     q, k, v, *mask = n.inputs
@@ -172,13 +181,19 @@ def _attention(rows: _Rows, n: Node, o: Any) -> str | None:
     return None if len(lengths) == 1 else "queries and keys differ in length"
 
 
+_PROVEN = frozenset({"FusedAttn", "BinaryBroadcast", "CompareBroadcast", "WhereBroadcast", "SoftmaxOut", "SliceSteps", "Fma",
+                     "ReduceAxes"})
+"""Declared ``no``, yet safe in a list lowered anew for the active rows, where their op's rule holds: a test proves each
+(``tests/runtime/session/test_active.py``). A kernel that takes the full list's fields may not be."""
+
+
 def thunk_is_partial(t: Thunk) -> bool:
-    """The spec's class of a thunk within an active run: ``scales`` and ``full_ok`` are, ``no`` isn't, a ``Transpose`` is
-    where its outermost axis stays first."""
+    """The spec's class of a thunk within an active run: ``scales`` and ``full_ok`` are, ``no`` isn't unless proven, a
+    ``Transpose`` is where its outermost axis stays first."""
     if t.partial_extent == "conditional":
         dims, strides = t.out_dims, t.in_strides  # type: ignore[attr-defined]
         return bool(dims) and strides[0] == math.prod(dims[1:])
-    return t.partial_extent in ("scales", "full_ok")
+    return t.partial_extent in ("scales", "full_ok") or t.name in _PROVEN
 
 
 def _rows_of(graph: Graph, symbol: str) -> _Rows:

@@ -27,7 +27,6 @@ from runtime.executors import HostExecutor
 from runtime.handles import Handles
 from runtime.marking import BucketDim, marked
 from runtime.precision import PrecisionPolicy
-from runtime.trace import trace_from_environment
 
 if TYPE_CHECKING:
     from planner_core.ir.hir import HirModule
@@ -313,7 +312,6 @@ class Session:
     def __init__(self, device: Device | str = Device.AUTO, precision_policy: PrecisionPolicy | str | None = None) -> None:
         self.device, self.picked_because = resolve_device(device)
         self.precision_policy = None if precision_policy is None else PrecisionPolicy(precision_policy)
-        trace_from_environment()
 
     def __repr__(self) -> str:
         return f"<Session {self.device.value} ({self.picked_because})>"

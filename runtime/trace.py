@@ -155,7 +155,7 @@ def trace(path: str | Path) -> Iterator[Tracer]:
 
 
 def trace_from_environment(environ: Mapping[str, str] | None = None) -> Tracer | None:
-    """Start the trace that ``RLX_TRACE_PERFETTO`` names, once, to the end of the process; what sessions call."""
+    """Start the trace that ``RLX_TRACE_PERFETTO`` names, once, to the end of the process; what executors call."""
     global _CURRENT
     path = (os.environ if environ is None else environ).get(TRACE_VARIABLE, "")
     if not path or _CURRENT is not None:

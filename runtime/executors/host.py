@@ -17,7 +17,7 @@ from planner_core.ir import Array
 from runtime.command_list import CommandList, Operand, Role, Scratch, Thunk
 from runtime.command_list.thunks.host import Unrunnable
 from runtime.errors import RunError
-from runtime.trace import current_tracer, thunk_facts
+from runtime.trace import current_tracer, thunk_facts, trace_from_environment
 
 if TYPE_CHECKING:
     from runtime.executors.audit import Audit
@@ -98,6 +98,7 @@ class HostExecutor:
         self._unrunnable = next((t for t in commands.thunks if isinstance(t, Unrunnable)), None)
         self._facts: list[dict[str, Any]] | None = None
         self._params = {p.name: p for p in commands.params}
+        trace_from_environment()
         if beside is None:
             self._store.missing = [p.name for p in commands.params if p.name not in weights]
             for p in commands.params:

@@ -100,6 +100,17 @@ CASES: dict[str, Build] = {
         *(g.input(n, (1, 1, "S", 4)) for n in "qkv"), num_heads=1, head_dim=4, mask_kind="causal", layout="bhsd"),
     "conv over a batch": lambda g: g.conv(g.input("x", ("S", 3, 5, 5)), g.param("w", (4, 3, 3, 3)), strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1)),
     "pool over a batch": lambda g: g.pool2d(g.input("x", ("S", 3, 4, 4)), kind="max", kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0)),
+    "packed attention": lambda g: g.fused_attention_block(seq(g, "x", 24), num_heads=2, head_dim=4, mask_kind="causal"),
+    "packed attention with tables": lambda g: g.fused_attention_block(
+        seq(g, "x", 24), g.param("rope.cos", ("S", 2)), g.param("rope.sin", ("S", 2)), num_heads=2, head_dim=4,
+        has_rope=True, mask_kind="causal"),
+    "general broadcast": lambda g: g.mul(rows(g), g.param("m", (1, 8))),
+    "scalar broadcast": lambda g: g.sub(g.constant(np.ones((1, 1), np.float32)), rows(g)),
+    "compare broadcast": lambda g: g.where(g.compare(rows(g), g.param("t", (1, 8)), kind="gt"), rows(g, "a"), g.param("o", (1, 8))),
+    "softmax": lambda g: g.softmax(_moved(g, rows(g))),
+    "slice": lambda g: g.slice(rows(g), axes=(1,), starts=(1,), stops=(7,), steps=(2,)),
+    "fma": lambda g: g.fma(rows(g, "a"), rows(g, "b"), rows(g, "c")),
+    "reduce two axes": lambda g: g.reduce(g.input("x", ("S", 3, 2, 4)), kind="sum", axes=(1, 3)),
     "block": lambda g: _block(g),
     "region": lambda g: _region(g),
 }
@@ -143,7 +154,14 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "narrow along": (lambda g: g.narrow(rows(g), axis=0, start=2, len=3), "no axis"),
     "reverse along": (lambda g: g.reverse(rows(g), axes=(0,)), "along the rows"),
     "gather from rows": (lambda g: g.gather(rows(g), g.input("i", (3,), DType.I64), axis=0), "no axis"),
-    "general broadcast": (lambda g: g.mul(rows(g), g.param("m", (1, 8))), "isn't safe for a partial extent"),
+    "packed attention without a mask": (lambda g: g.fused_attention_block(seq(g, "x", 24), num_heads=2, head_dim=4),
+                                        "see the rows behind them"),
+    "packed attention with tables of plain rows": (lambda g: g.fused_attention_block(
+        seq(g, "x", 24), g.param("rope.cos", (FULL, 2)), g.param("rope.sin", (FULL, 2)), num_heads=2, head_dim=4,
+        has_rope=True, mask_kind="causal"), "rows of their own"),
+    "an image op without a partial kernel": (
+        lambda g: g.group_norm(g.input("x", ("S", 4, 3, 3)), g.param("gamma", (4,)), g.param("beta", (4,)), groups=2),
+        "isn't safe for a partial extent"),
     "pad along": (lambda g: g.pad(rows(g), before=(0, 0), after=(1, 0)), "not known to keep rows apart"),
     "not in proportion": (lambda g: g.concat(g.relu(rows(g)), g.input("z", (1, 8)), axis=0), "Concat"),
 }

@@ -10,7 +10,7 @@ import pytest
 from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph
 from planner_core.zoo import random_weights
-from runtime import CompileOptions, RunError
+from runtime import CompileOptions, RunError, active
 from runtime.command_list.thunk import registry
 from runtime.session import CompiledGraph, Session
 from tests.runtime.active_cases import CASES, FULL, REFUSED, RNG, bucketed, feed_of
@@ -121,6 +121,16 @@ def test_the_cases_run_most_safe_thunks() -> None:
     safe = {n for n, t in registry().items() if t.partial_extent != "no" and not t.pending}
     backward = {n for n in safe if "Backward" in n}
     assert safe - seen - backward == NOT_REACHED
+
+
+def test_every_proven_thunk_has_a_case() -> None:
+    """"more may become `scales` where a test proves it" (command-list.md): those whose declaration says ``no``."""
+    seen = set()
+    for case in CASES.values():
+        g = bucketed(case).bind({"S": FULL})
+        random_weights(g)
+        seen |= {t.name for t in compiled(g, "S", PLAIN).commands.thunks if t.partial_extent == "no"}
+    assert seen == active._PROVEN
 
 
 # --- refusals -----------------------------------------------------------------------------------------
