@@ -169,8 +169,9 @@ class CompiledGraph:
     def set_active_extent(self, extent: tuple[int, int] | None) -> None:
         """Hint that later runs use ``actual`` of ``full`` rows of the bucket; None: all again.
 
-        A run is active only where every thunk is safe for it (``extent_reason`` says why one wasn't); bytes behind the
-        active rows stay as they were, in outputs too. ``RunError`` unless 1 ≤ actual ≤ full.
+        A run is active only where every thunk is safe for it (``extent_reason`` says why one wasn't). No thunk writes
+        behind the active rows: an output holds there what an earlier run left, or another tensor that the plan put on the
+        same bytes. ``RunError`` unless 1 ≤ actual ≤ full.
         """
         if extent is not None:
             actual, full = extent
