@@ -237,6 +237,7 @@ class Explorer(anywidget.AnyWidget):
         sequence = int(request.get("seq", 0))
         if sequence <= self._finished:
             return  # a newer one was dealt with already
+        self.error = ""  # so that the same failure twice is news twice, and controls go back both times
         if "pin" in request:
             self.pin() if request["pin"] else self.unpin()
             self._finished = self.done = sequence
@@ -244,7 +245,6 @@ class Explorer(anywidget.AnyWidget):
         try:
             options, move = self._asked(request)
         except RlxError as failure:
-            self.error = ""
             self.error = f"{type(failure).__name__}: {failure}"
             options = None
         if options is None:
@@ -258,7 +258,6 @@ class Explorer(anywidget.AnyWidget):
                 self._keep(before, move)
             self._finished = self.done = sequence
 
-        self.error = ""  # so that the same failure twice is news twice, and controls go back both times
         self.busy, self._in_flight = True, sequence
         self._worker.submit(lambda stop: _picture(self._replan(dict(wanted))), finish, patience=PATIENCE,
                             late=lambda: self._progress(0.0, "planning"))

@@ -49,6 +49,7 @@ MOVES = st.one_of(
 
 
 @example([("set", "target", "metal"), ("set", "decode_forms", True)], False)
+@example([("set", "alignment", 48), ("undo", None, None)], True)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MOVES, min_size=1, max_size=8), st.booleans())
 def test_any_sequence_of_changes_shows_what_a_fresh_plan_shows(moves: list[tuple[str, Any, Any]], by_request: bool) -> None:
