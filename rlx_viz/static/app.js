@@ -195,7 +195,7 @@ export function mount(place, api) {
       store.set({ snap, rev: api.rev(), selected, hover: -1, hoverSource: -1, hoverGroup: -1, hoverOther: -1, source: -1, command,
         match: null, error: api.status?.().error ?? "", other: (await api.other?.()) ?? null });
       if (!loaded) {
-        if (root.clientWidth >= WIDE && snap.table("layout")) usual = flipView(usual, "fusion");
+        if (root.clientWidth >= WIDE && (snap.table("layout") || snap.table("groups"))) usual = flipView(usual, "fusion");
         store.set({ open: usual });
         const saved = api.savedView?.();
         if (saved) {

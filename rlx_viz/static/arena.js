@@ -217,7 +217,7 @@ export class ArenaView extends Plot {
     if (node >= snap.n) return;
     const spans = this.spansOf(command);
     const x0 = this.toX(snap.step[node]);
-    const wide = Math.max(this.toX(snap.step[node] + 1) - x0, 7);
+    const wide = Math.min(Math.max(this.toX(snap.step[node] + 1) - x0, 7), 14);
     for (const { writes, offset, bytes } of spans) {
       const top = this.toY(offset + bytes);
       const tall = Math.max(this.toY(offset) - top, 3);

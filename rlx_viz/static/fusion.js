@@ -300,6 +300,7 @@ export class FusionView extends Plot {
     if (state.module >= 0) parts.push(data.groups?.name(state.module) || "module");
     if (data.same) parts.push(countOf(kernels, "op"), "fusion changed nothing");
     else parts.push(`${countOf(ops, "op")} → ${formatCount(kernels)}`);
+    if (!folded && (data.source?.ordered || data.fused?.ordered)) parts.push("too large for edges: in the order they run");
     if (folded) parts.push(countOf(data.groups?.n ?? 0, "module"));
     const hidden = (data.source?.n ?? 0) - ops;
     if (hidden > 0 && state.module < 0) parts.push(`${formatCount(hidden)} weights not drawn`);

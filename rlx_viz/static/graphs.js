@@ -9,6 +9,7 @@ import { Groups, NONE } from "./data.js";
  * @property {number} n
  * @property {ArrayLike<number>} layer
  * @property {ArrayLike<number>} x
+ * @property {boolean} [ordered]  in the order they run, without edges: the document is too large for positions
  * @property {Int32Array} row
  * @property {Uint8Array} shown  0: a parameter or constant, which has no place
  * @property {ArrayLike<number>} src
@@ -72,6 +73,14 @@ export class FusionData {
   }
 }
 
+/** A place for each drawn node in the order they run, where a large document leaves positions out. @param {number} n @param {Uint8Array} shown */
+function inOrder(n, shown) {
+  const layer = new Uint32Array(n);
+  let next = 0;
+  for (let node = 0; node < n; node++) if (shown[node]) layer[node] = next++;
+  return { layer, x: new Float32Array(n), ordered: true };
+}
+
 /**
  * Positions with what nothing feeds, inputs and caches, next to its first reader: all in the first layer they would
  * make a graph wider than it is deep.
@@ -123,11 +132,12 @@ export function fusionOf(snap) {
 /** @param {import("./data.js").Snapshot} snap @returns {Drawn | null} */
 function fusedGraph(snap) {
   const layout = snap.table("layout")?.columns;
-  if (!layout || layout.x.length !== snap.n) return null;
-  const shown = Uint8Array.from({ length: snap.n }, (_, row) => (layout.x[row] === -1 && BOUNDARY_OPS.test(snap.text("op", row)) ? 0 : 1));
-  const { src, dst } = snap.edges;
+  if (!layout && !snap.table("source")) return null;
+  const boundary = (/** @type {number} */ row) => BOUNDARY_OPS.test(snap.text("op", row));
+  const shown = Uint8Array.from({ length: snap.n }, (_, row) => ((!layout || layout.x[row] === -1) && boundary(row) ? 0 : 1));
+  const { src, dst } = layout ? snap.edges : { src: [], dst: [] };
   return {
-    kind: "fused", n: snap.n, ...sinkInputs(snap.n, layout.layer, layout.x, src, dst, shown), shown, src, dst,
+    kind: "fused", n: snap.n, ...(layout ? sinkInputs(snap.n, layout.layer, layout.x, src, dst, shown) : inOrder(snap.n, shown)), shown, src, dst,
     row: Int32Array.from({ length: snap.n }, (_, row) => row),
     bytes: snap.t.size,
     name: (row) => snap.text("name", row),
@@ -141,11 +151,13 @@ function sourceGraph(snap) {
   const table = snap.table("source");
   if (!table) return null;
   const { name, op, family, fused, layer, x, bytes } = table.columns;
-  const edges = snap.table("source_edges")?.columns ?? { src: [], dst: [] };
+  const placed = Boolean(layer && x);
+  const edges = (placed && snap.table("source_edges")?.columns) || { src: [], dst: [] };
   const row = Int32Array.from(fused, (/** @type {number} */ one) => (one === NONE || one >= snap.n ? -1 : one));
-  const shown = Uint8Array.from({ length: table.rows }, (_, node) => (x[node] === -1 && BOUNDARY_OPS.test(snap.string(op[node])) ? 0 : 1));
+  const shown = Uint8Array.from({ length: table.rows }, (_, node) => ((!placed || x[node] === -1) && BOUNDARY_OPS.test(snap.string(op[node])) ? 0 : 1));
   return {
-    kind: "source", n: table.rows, ...sinkInputs(table.rows, layer, x, edges.src, edges.dst, shown), row, shown, src: edges.src, dst: edges.dst, bytes,
+    kind: "source", n: table.rows, ...(placed ? sinkInputs(table.rows, layer, x, edges.src, edges.dst, shown) : inOrder(table.rows, shown)),
+    row, shown, src: edges.src, dst: edges.dst, bytes: bytes ?? Float64Array.from(row, (one) => (one < 0 ? 0 : snap.t.size[one])),
     name: (node) => snap.string(name[node]),
     op: (node) => snap.string(op[node]),
     family: (node) => family[node],

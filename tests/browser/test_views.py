@@ -509,6 +509,21 @@ def test_a_graph_that_fusion_left_alone_is_drawn_once(open_report: OpenReport) -
     expect(page.locator(".rlx-view-fusion")).to_have_attribute("data-nodes", str(drawn))
 
 
+def test_a_document_too_large_for_positions_shows_ops_in_order(open_report: OpenReport) -> None:
+    doc = make_views_document(160)
+    short = {k: v for k, v in doc.tables["source"].items() if k in ("name", "op", "family", "fused", "group")}
+    tables = {**{k: v for k, v in doc.tables.items() if k not in ("layout", "source_edges", "spans")}, "source": short}
+    page = open_report(replace(doc, tables=tables))
+    wait_twin(page, "fusion", "in the order they run")
+    assert "kernel MatMul" in twin(page, "fusion")
+    page.keyboard.press("o")
+    wait_twin(page, "fusion", "modules folded")
+    # Without spans a thunk's bytes are its node's slots.
+    show(page, "arena", "commands")
+    page.locator('.rlx-row[data-command="6"]').click()
+    wait_twin(page, "arena", "thunk 6: reads ")
+
+
 def test_options_fold_by_group_and_are_found(open_report: OpenReport) -> None:
     doc = make_views_document(40)
     doc.meta["options"] += [
