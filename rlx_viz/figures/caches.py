@@ -66,6 +66,9 @@ def cache_figure(entries: Sequence[EntryStats], events: Sequence[CacheEvent], ti
     parts[1].sharex(parts[0])
     parts[1].set_ylim(bottom=0)
     parts[1].set_ylabel("weights resident")
+    most = max((e.resident_bytes for e in held), default=0)
+    step = 1 << max(0, (most // 2).bit_length() - 1)  # ticks at whole binary steps, three or four of them
+    parts[1].set_yticks(range(0, most + step if most else 1, step))
     parts[1].yaxis.set_major_formatter(FuncFormatter(lambda v, _: bytes_text(round(v))))
     parts[1].set_xlabel("seconds since the cache was made")
     if waste:

@@ -18,7 +18,8 @@ class CacheEvent:
     """Something that happened to a cache. ``kind``: hit, miss, evict, share, upload, note, run, clear, disk_hit, disk_miss.
 
     ``seconds`` since the cache was made; ``entry`` the key, or a bucket's upper bound; ``resident_bytes`` of the whole
-    cache afterwards; ``padding_rows`` that a padded run computed for nothing, and ``rows`` all that it computed.
+    cache afterwards; ``rows`` of the bucket in a padded run, and ``padding_rows`` of them that were padding (an active run
+    skips those, a whole one computes them for nothing).
     """
 
     seconds: float
@@ -50,7 +51,7 @@ class EntryStats:
 
     @property
     def padding_waste(self) -> float:
-        """Share of computed rows that were padding, over all padded runs."""
+        """Share of the bucket's rows that were padding, over all padded runs."""
         return self.padding_rows / self.rows if self.rows else 0.0
 
 
