@@ -13,8 +13,8 @@ member can have plus the bytes still to place exceed the capacity. Where no unpl
 between cliques, the two sides are problems of their own, solved one after the other; a failure of one undoes
 the choice that split them.
 
-Runs are short and restart (Luby, Sinclair and Zuckerman 1993): what overflowed becomes more important in the
-next run, as in Boussemart et al.'s weighted degrees (2004). Beside them one run never restarts: it proves.
+Runs are short and restart (Gomes, Selman and Kautz 1998): what overflowed becomes more important in the next run,
+as in Boussemart et al.'s weighted degrees (2004). Beside them one run never restarts: it proves.
 """
 
 from __future__ import annotations
@@ -44,15 +44,6 @@ def searchable(problem: Problem) -> bool:
     return bool((problem.fixed < 0).all()) and pair_count(problem) <= MOST_MEETINGS
 
 
-def luby(k: int) -> int:
-    """1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 …, ``k`` from 1."""
-    while True:
-        bits = k.bit_length()
-        if k == (1 << bits) - 1:
-            return 1 << (bits - 1)
-        k -= (1 << (bits - 1)) - 1
-
-
 class Run:
     """One run of the search: its arrays, which keep where it is."""
 
@@ -65,7 +56,7 @@ class Run:
         self.cliques = np.stack([s.load, s.crossings, np.zeros(cliques, dtype=np.int64),
                                  np.zeros(cliques, dtype=np.int64)])
         # a frame a choice and part; parts of a frame are cliques that end there: at most two a choice over all
-        self.frames = np.zeros((8, 2 * n + cliques + 8), dtype=np.int64)
+        self.frames = np.zeros((9, 2 * n + cliques + 8), dtype=np.int64)
         self.parts = np.zeros((2, 2 * n + 2 * cliques + 8), dtype=np.int64)
         self.trail = np.zeros((2, 2 * len(s.near) + 24 * n + 4096), dtype=np.int64)
         starts = np.flatnonzero(s.crossings == 0)
@@ -128,7 +119,7 @@ class Searcher:
         self.weight = np.zeros(c.count)
         self.random = np.random.default_rng(seed)
         self.restarts = 0
-        self.unit_steps = max(200, n + n // 4)
+        self.unit_steps = max(200, 2 * n)
         # a step takes about as many microseconds, compiled: its units of work
         self.cost = 1 + int((len(self.near) + 4 * len(self.members)) / n / 60)
         self.slice = max(20, (20_000 if COMPILED else 300) // self.cost)
@@ -150,8 +141,8 @@ class Searcher:
     def next_run(self, capacity: int) -> Run:
         """A short run's order: crowding, duration, size and neighbours weighed at random, failures counted in."""
         r = self.random
-        w = r.dirichlet([0.7, 0.7, 0.7])
-        noise, crowd, learned = r.choice([0.0, 0.05, 0.25]), r.choice([0.0, 3.0, 30.0]), r.choice([0.0, 0.1, 0.3, 1.0])
+        w = r.dirichlet([0.7, 0.5, 1.0])
+        noise, crowd, learned = r.choice([0.05, 0.05, 0.05, 0.25]), r.choice([0.0, 3.0, 30.0]), r.choice([0.0, 0.1, 0.3, 1.0])
         top = float(self.weight.max())
         focus, load = self.crowded(self.load / self.load.max() + learned * self.weight / (top or 1.0))
         key = (crowd * np.log(load) + w[0] * np.log(self.duration) / 5 + w[1] * np.log(self.need) / 5
@@ -174,7 +165,7 @@ class Searcher:
             return code, run.offsets if code == FOUND else None
         left = steps - min(proof, steps // 2)
         while left > 0 and not clock.over():
-            most = luby(self.restarts + 1) * self.unit_steps
+            most = self.unit_steps * (4 if self.restarts % 4 == 3 else 1)
             short = self.next_run(capacity)
             code = short.go_on(most, clock)
             left -= max(int(short.registers[5]), 1)
@@ -194,7 +185,7 @@ def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, ta
     if high <= max(low, target):
         return offsets, low
     s = Searcher(problem, seed)
-    allowance = 24 * s.unit_steps
+    allowance = 16 * s.unit_steps
     while low < high and high > target and not clock.over():
         floor, goal = low, max(low, target)  # the bound itself first: it is often reached
         share = allowance

@@ -109,7 +109,7 @@ def search_steps(
     buffers: I64,  # rows: first clique, last clique, need, alignment, highest offset, at, low, placed, rank, focus
     cliques: I64,  # rows: bytes to place, crossings, failures, stale
     members: I64, member_ptr: I64, near: I32, near_ptr: I64, by_first: I64, first_ptr: I64,
-    frames: I64,  # rows: from clique, to clique, parent, next part, last part, buffer, trail mark, parts mark
+    frames: I64,  # rows: from clique, to clique, parent, next part, last part, buffer, trail mark, parts mark, end of moves
     parts: I64, trail: I64, registers: I64, capacity: int, focused: bool, steps: int,
 ) -> int:
     """Go on searching for at most ``steps`` choices; ``registers``: state, frame, frames, trail, parts, choices."""
@@ -117,7 +117,7 @@ def search_steps(
     at, low, placed, rank, focus = buffers[5], buffers[6], buffers[7], buffers[8], buffers[9]
     rest, cross, failures, stale = cliques[0], cliques[1], cliques[2], cliques[3]
     f_from, f_to, f_parent, f_next = frames[0], frames[1], frames[2], frames[3]
-    f_last, f_buffer, f_mark, f_parts = frames[4], frames[5], frames[6], frames[7]
+    f_last, f_buffer, f_mark, f_parts, f_moved = frames[4], frames[5], frames[6], frames[7], frames[8]
     p_from, p_to = parts[0], parts[1]
     t_key, t_value = trail[0], trail[1]
     n = buffers.shape[1]
@@ -200,6 +200,7 @@ def search_steps(
                 stale[s] = 1
                 if s > first[b]:
                     cross[s] -= 1
+            f_moved[cur] = tt
             left, right = first[b], last[b]
             summit = at[b] + need[b]
             ok = True
@@ -226,6 +227,7 @@ def search_steps(
                             stale[s] = 1
                         left = min(left, first[c])
                         right = max(right, last[c])
+            f_moved[cur] = tt
             for s in range(left, right + 1):
                 if not stale[s]:
                     continue
@@ -313,10 +315,17 @@ def search_steps(
                         break
             state = 1 if ok else 3
         else:  # the frame's part has no solution: its parent's choice is wrong
-            cur = f_parent[cur]
-            if f_parent[cur] < 0:
+            p = f_parent[cur]
+            if f_parent[p] < 0:
                 result = 1
-            state = 2
+            else:  # and where that choice moved nothing in this part, every other choice is wrong too
+                state = 3
+                for q in range(f_mark[p] + 1, f_moved[p]):
+                    c = t_key[q] % n
+                    if f_from[cur] <= first[c] < f_to[cur]:
+                        state = 2
+                        break
+            cur = p
     registers[0], registers[1], registers[2], registers[3], registers[4] = state, cur, top, tt, pt
     registers[5] += count
     return result

@@ -15,7 +15,7 @@ from planner_core.errors import PlanError
 from planner_core.memory import lower_bound
 from planner_core.memory.placement import Budget, Problem, available, compare, first_fit, solve
 from planner_core.memory.placement.clock import Clock
-from planner_core.memory.placement.exact import IMPOSSIBLE, OPEN, Searcher, luby
+from planner_core.memory.placement.exact import IMPOSSIBLE, OPEN, Searcher
 from planner_core.memory.placement.improve import layers
 from planner_core.memory.placement.structure import pair_count, subproblem
 from tests.planner_core.memory.placement.problems import apart, brute_force, problems, wide
@@ -165,10 +165,6 @@ def test_a_run_can_stop_anywhere_and_go_on() -> None:
             again.go_on(100_000, clock)
             assert (again.ended, again.registers[5]) == (run.ended, run.registers[5])
     assert Searcher(p).first_run(239, False).ended == IMPOSSIBLE
-
-
-def test_restart_lengths() -> None:
-    assert [luby(k) for k in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
 
 
 def test_layers_are_the_largest_buffers() -> None:
