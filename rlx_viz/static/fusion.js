@@ -444,7 +444,7 @@ export class FusionView extends Plot {
       context.lineWidth = Math.min(wide * 0.6, 26) + grow * 2;
       context.beginPath();
       for (let edge = 0; edge < a.length; edge++) {
-        if (!inner[edge] || this.rects.y0[b[edge]] < this.rects.y1[a[edge]]) continue;
+        if (!inner[edge] || this.columnOf[a[edge]] !== this.columnOf[b[edge]] || this.rects.y0[b[edge]] < this.rects.y1[a[edge]]) continue;
         const from = this.boxOf(a[edge]);
         const to = this.boxOf(b[edge]);
         if (to.top < this.area.top || from.bottom > this.area.top + this.area.height) continue;
