@@ -60,7 +60,8 @@ def code_digest() -> str:
 
 @dataclass(frozen=True, slots=True)
 class AotKey:
-    """What a file answers for. ``template``, ``options``: hashes; ``binding`` as text."""
+    """What a file answers for. ``template``, ``options``: hashes (the template's is that of what it is made from: the module,
+    its weights where there are any, the fusion rules); ``binding`` as text."""
 
     template: str
     binding: str
@@ -79,9 +80,11 @@ class AotKey:
 
 @dataclass(frozen=True, slots=True)
 class AotEntry:
-    """A loaded file. ``plan()`` reads the plan's section when someone asks."""
+    """A loaded file. ``plan()`` reads the plan's section when someone asks. ``folded``: fusion computed with the weights'
+    values, so the executor wants those of the fused graph."""
 
     commands: CommandList
+    folded: bool
     plan: Callable[[], MemoryPlan]
 
 
@@ -118,11 +121,11 @@ class AotCache:
             _refuse(path, f"is no command list: {type(e).__name__} {e}")
             return None
 
-    def store(self, base: str, key: AotKey, commands: CommandList, plan: MemoryPlan) -> Path | None:
+    def store(self, base: str, key: AotKey, commands: CommandList, plan: MemoryPlan, folded: bool = False) -> Path | None:
         """Write the entry atomically and return its path; None, with a warning, where the folder takes no file."""
         text, blob = commands_to_parts(commands)
         sections = [("commands", text), ("constants", blob), ("plan", plan.to_json().encode())]
-        header = json.dumps({**key.header(), "sections": [[n, len(b)] for n, b in sections]}, sort_keys=True).encode()
+        header = json.dumps({**key.header(), "folded": folded, "sections": [[n, len(b)] for n, b in sections]}, sort_keys=True).encode()
         body = b"".join([len(header).to_bytes(8, "little"), header, *[b for _, b in sections]])
         path = self.path_for(base, key)
         try:
@@ -172,4 +175,4 @@ def _parse(data: bytes, key: AotKey) -> AotEntry:
         end += size
     commands = commands_from_parts(bytes(parts["commands"]), parts["constants"])
     plan_text = parts["plan"]
-    return AotEntry(commands, lambda: MemoryPlan.from_json(bytes(plan_text).decode()))
+    return AotEntry(commands, bool(header["folded"]), lambda: MemoryPlan.from_json(bytes(plan_text).decode()))

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 from planner_core.errors import UnboundDimError
-from planner_core.fusion import Fusion, fuse_graph
-from planner_core.ir import DimBinding, Graph, to_text
+from planner_core.fusion import Fusion, FusionOptions, fuse_graph
+from planner_core.ir import Array, DimBinding, Graph
 from planner_core.ir.hir import HirModule
 from planner_core.memory import MemoryPlan
-from runtime.caches.aot import AotCache, AotEntry, AotKey
+from planner_core.options import options_of
+from runtime.caches.aot import AotCache, AotKey
 from runtime.caches.base import CacheBase
 from runtime.caches.stats import EntryStats
 from runtime.compile import CompileOptions, compile_template, legalise
@@ -37,7 +38,7 @@ class DynamicDimCompileCache(CacheBase):
         self.capacity = capacity
         self._template: Fusion | None = None
         self._template_lock = threading.RLock()
-        self._template_hash = ""
+        self._module: tuple[Graph, CompileOptions, str] | None = None
         self._bindings: dict[int, DimBinding] = {}
 
     def __len__(self) -> int:
@@ -65,15 +66,22 @@ class DynamicDimCompileCache(CacheBase):
     def ensure_template(self, build: Build, options: CompileOptions | None = None) -> Fusion:
         """The template; ``build`` runs only if there is none. The options' fusion rules hold for all that is made of it."""
         with self._template_lock:
+            graph, made, _ = self._ensure_module(build, options)
             if self._template is None:
+                self._template = fuse_graph(graph, made.target, made.fusion_used)
+            return self._template
+
+    def _ensure_module(self, build: Build, options: CompileOptions | None) -> tuple[Graph, CompileOptions, str]:
+        """(the module's graph, the options of the template, a hash of all that the template depends on), built once."""
+        with self._template_lock:
+            if self._module is None:
                 module = build()
                 graph = module.lower() if isinstance(module, HirModule) else module
                 made = self.session.options_for(options)
-                fused = fuse_graph(graph, made.target, made.fusion_used)
-                self._template_hash = hashlib.sha256(
-                    (to_text(fused.graph) + repr(sorted(fused.frozen))).encode()).hexdigest()
-                self._template = fused
-            return self._template
+                rules = sorted(n.name for n in options_of(FusionOptions) if getattr(made.fusion_used, n.name))
+                text = f"{graph.content_hash}\n{made.target.value}\n{rules}"
+                self._module = graph, made, hashlib.sha256(text.encode()).hexdigest()
+            return self._module
 
     # --- specialisations --------------------------------------------------------------------------
 
@@ -94,10 +102,13 @@ class DynamicDimCompileCache(CacheBase):
     def _specialize(self, key: int, binding: DimBinding, build: Build, options: CompileOptions | None,
                     aot: AotCache | None, base: str) -> CompiledGraph:
         def make() -> CompiledGraph:
-            fusion = self.ensure_template(build, options)
             used = dataclasses.replace(self.session.options_for(options), dims=binding)
-            _check_binding(fusion.graph, binding)
-            return _from_disk(aot, base, self._template_hash, fusion, used, self._disk)
+            graph, _, template = self._ensure_module(build, options)
+            _check_binding(graph, binding)
+            if aot is None:
+                return CompiledGraph.of(compile_template(self.ensure_template(build, options), used))
+            key = AotKey(template, str(binding.as_dict()), used.cache_key(graph))
+            return self._on_disk(aot, base, key, graph, lambda: self.ensure_template(build, options), used)
 
         with self._lock:
             self._same_binding(key, binding)
@@ -113,9 +124,28 @@ class DynamicDimCompileCache(CacheBase):
             raise RunError(f"cache key {key} is specialised for {have.as_dict()}, asked for {binding.as_dict()}: one key, "
                            "one binding")
 
-    def _disk(self, kind: str) -> None:
+    def _on_disk(self, aot: AotCache, base: str, key: AotKey, graph: Graph, template: Callable[[], Fusion],
+                 options: CompileOptions) -> CompiledGraph:
+        """Loaded if the disk has it (the module is then not even fused, unless its weights were folded in), else compiled
+        and stored."""
+        found = aot.load(base, key)
         with self._lock:
-            self._log.add(kind, 0, 0, self.resident_bytes)
+            self._log.add("disk_miss" if found is None else "disk_hit", 0, 0, self.resident_bytes)
+        if found is None:
+            fusion = template()
+            made = compile_template(fusion, options)
+            folded = bool(fusion.frozen) or fusion.graph.weights.keys() != graph.weights.keys()
+            aot.store(base, key, made.commands, made.plan, folded)
+            return CompiledGraph.of(made)
+        entry, weights, frozen = found, graph.weights, dict[str, Array]()
+        if found.folded:
+            fusion = template()
+            weights, frozen = fusion.graph.weights, frozen_values(fusion)
+
+        def stages() -> tuple[Graph, MemoryPlan]:
+            return legalise(template().graph.bind(options.dims), options), entry.plan()
+
+        return CompiledGraph(entry.commands, weights, frozen, options, stages)
 
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
         while len(self._entries) >= self.capacity:
@@ -132,7 +162,7 @@ class DynamicDimCompileCache(CacheBase):
         """Drop every specialisation, each after its runs, and the template."""
         self._clear(list(self._entries))
         with self._template_lock:
-            self._template, self._template_hash = None, ""
+            self._template = self._module = None
 
 
 def _check_binding(template: Graph, binding: DimBinding) -> None:
@@ -142,26 +172,3 @@ def _check_binding(template: Graph, binding: DimBinding) -> None:
     if known - given:
         raise UnboundDimError(f"dims {sorted(known - given)} of {template.name!r} have no value; bind them, e.g. "
                               f"DimBinding.of({', '.join(f'{s}=1' for s in sorted(known - given))})")
-
-
-def _from_disk(aot: AotCache | None, base: str, template: str, fusion: Fusion, options: CompileOptions,
-               say: Callable[[str], None]) -> CompiledGraph:
-    """Loaded if the disk has it, else planned and stored."""
-    if aot is None:
-        return CompiledGraph.of(compile_template(fusion, options))
-    key = AotKey(template, str(options.dims.as_dict()), options.cache_key(fusion.graph))
-    found = aot.load(base, key)
-    if found is not None:
-        say("disk_hit")
-        return _loaded(found, fusion, options)
-    say("disk_miss")
-    made = compile_template(fusion, options)
-    aot.store(base, key, made.commands, made.plan)
-    return CompiledGraph.of(made)
-
-
-def _loaded(entry: AotEntry, fusion: Fusion, options: CompileOptions) -> CompiledGraph:
-    def stages() -> tuple[Graph, MemoryPlan]:
-        return legalise(fusion.graph.bind(options.dims), options), entry.plan()
-
-    return CompiledGraph(entry.commands, fusion.graph.weights, frozen_values(fusion), options, stages)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 from planner_core import zoo
 from planner_core.errors import RlxError
 from planner_core.ir import DimBinding
+from planner_core.ir.hir import HirModule
 from runtime import CompileOptions, compile_graph
 from runtime.caches import AotCache, AotCacheWarning, DynamicDimCompileCache
 from runtime.caches import aot as aot_module
@@ -58,6 +60,47 @@ def test_the_second_process_of_a_model_loads(tmp_path: Path) -> None:
     assert again.graph == first.graph
     np.testing.assert_array_equal(again.run({"x": X}, sanitize=True)["y"], first.run({"x": X})["y"])
     assert again.share_params_from(first)
+
+
+def test_a_hit_needs_no_template_until_someone_asks(tmp_path: Path) -> None:
+    specialise(tmp_path)
+    cache = DynamicDimCompileCache("cpu", 4)
+    made = cache.get_or_specialize_aot(AotCache(tmp_path), "model/a b", 1, BINDING, module)
+    assert not cache.has_template, "the module was built, not optimised"
+    assert made.graph.find("x").shape.sizes == (2, 3, 4)
+    assert cache.has_template
+
+
+def with_weights(value: float) -> Callable[[], HirModule]:
+    """A module with data, some of which fusion computes with ahead."""
+    def build() -> HirModule:
+        m = HirModule("given")
+        x = m.input_batch_seq("x", 4)
+        s = m.param("s", (1,), data=np.full(1, value, np.float32))
+        w = m.param("w", (4, 5), data=np.full((4, 5), value, np.float32))
+        return m.outputs(m.mm(m.mul(x, m.mul(s, m.constant(2.0))), w), names=["y"])
+
+    return build
+
+
+def test_weights_that_were_folded_in_come_back_too(tmp_path: Path) -> None:
+    """"never … a wrong plan": other values are another template, since fusion may compute with them."""
+    def run(value: float) -> tuple[np.ndarray, list[str], bool]:
+        cache = DynamicDimCompileCache("cpu", 4)
+        made = cache.get_or_specialize_aot(AotCache(tmp_path), "m", 1, BINDING, with_weights(value))
+        return made.run({"x": X})["y"], [e.kind for e in cache.timeline() if e.kind.startswith("disk")], bool(made.executor.frozen)
+
+    first, how, frozen = run(1.0)
+    assert how == ["disk_miss"]
+    assert frozen
+    np.testing.assert_allclose(first, np.repeat(X.sum(-1, keepdims=True) * 2, 5, -1), rtol=1e-5, atol=1e-5)
+    again, how, frozen = run(1.0)
+    assert how == ["disk_hit"]
+    assert frozen
+    np.testing.assert_array_equal(again, first)
+    other, how, _ = run(3.0)
+    assert how == ["disk_miss"]
+    np.testing.assert_allclose(other, first * 9, rtol=1e-5, atol=1e-5)
 
 
 def test_loaded_graphs_can_be_active(tmp_path: Path) -> None:
