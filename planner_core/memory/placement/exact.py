@@ -159,7 +159,8 @@ class Searcher:
             while len(self.proofs) >= 4:
                 self.proofs.pop(next(iter(self.proofs)))
             run = self.proofs[capacity] = self.first_run(capacity, focused=False)
-        proof = steps if run.registers[5] + steps // 4 < 20 * self.unit_steps else steps // 4  # often enough
+        # at first it is often enough; later it gets an eighth
+        proof = steps if run.registers[5] + steps // 8 < 10 * self.unit_steps else steps // 8
         code = run.go_on(proof, clock)
         if code != OPEN:
             return code, run.offsets if code == FOUND else None
@@ -177,9 +178,10 @@ class Searcher:
 
 
 def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, target: int = 0,
-             found: Callable[[Offsets], None] | None = None) -> Found:
+             found: Callable[[Offsets], None] | None = None, between: bool = True) -> Found:
     """The smallest arena from a first placement, and the bound proved. Stops at the bound, at ``target``, when
-    the clock is over. No fixed buffers, no zero sizes. ``found`` hears of every improvement."""
+    the clock is over. No fixed buffers, no zero sizes. ``found`` hears of every improvement; without ``between``
+    nothing above the target is looked for."""
     low = lower_bound(problem)[0]
     high = problem.height(offsets)
     if high <= max(low, target):
@@ -199,6 +201,8 @@ def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, ta
                 low = floor = min(goal + s.granule, high)
             else:
                 floor = goal + s.granule
+                if not between:
+                    break
             goal = floor + max(high - floor - 1, 0) // 2 // s.granule * s.granule
             goal = min(goal, high - s.granule)
             share = max(allowance // 20, 4 * s.unit_steps)
@@ -236,7 +240,8 @@ def refine(problem: Problem, offsets: Offsets, clock: Clock, budget: Budget) -> 
             offsets[ids] = found
 
         try:
-            _, low = minimise(p, offsets[ids], mine, budget.seed, max(goal, proved), keep)
+            _, low = minimise(p, offsets[ids], mine, budget.seed, max(goal, proved), keep,
+                              between=budget.target is None)
         except KeyboardInterrupt:
             clock.stop()
             break
