@@ -24,6 +24,8 @@ __all__ = ["Best", "improve", "layer", "layers", "promote"]
 
 MOST_PAIRS = (100_000, 400_000, 700_000, 1_500_000, 3_000_000)
 """Meetings among the buffers of a first layer, one try each."""
+IDEAL_PAIRS = 500_000
+"""What a search handles in a second: the layer nearest to it comes first."""
 
 
 class Best:
@@ -48,7 +50,7 @@ class Best:
 
 
 def layers(problem: Problem) -> list[I64]:
-    """First layers to try: all buffers from some size up, each with more meetings than the one before."""
+    """First layers to try: all buffers from some size up; the first has about ``IDEAL_PAIRS`` meetings."""
     sizes = -np.unique(-problem.size[problem.size > 0])
     out: list[I64] = []
     at = 0
@@ -63,7 +65,9 @@ def layers(problem: Problem) -> list[I64]:
         if low > at:
             at = low
             out.append(np.flatnonzero(problem.size >= sizes[at - 1]))
-    return [ids for ids in out if 1 < len(ids) < len(problem)]
+    tries = [ids for ids in out if 1 < len(ids) < len(problem)]
+    pairs = {id(ids): pair_count(subproblem(problem, ids)) for ids in tries}
+    return sorted(tries, key=lambda ids: abs(np.log(max(pairs[id(ids)], 1) / IDEAL_PAIRS)))
 
 
 def layer(problem: Problem, ids: I64, clock: Clock, seed: int, placer: Placer) -> Offsets:
@@ -119,8 +123,8 @@ def improve_from(best: Best, placer: Placer, seed: int, share: float) -> None:
     if bool((p.fixed < 0).all()):
         mine = best.clock.share(share)
         tries = layers(p) if not best.done() else []
-        for k, ids in enumerate(tries):
+        for ids in tries:
             if best.done() or mine.over():
                 break
-            best.offer(layer(p, ids, mine.share(1 / (len(tries) - k)), seed, placer))
+            best.offer(layer(p, ids, mine.share(0.6), seed, placer))
     promote(best, placer, seed)
