@@ -23,7 +23,11 @@ __all__ = ["FullExtent", "active_commands", "active_refusal", "thunk_is_partial"
 
 
 class FullExtent(Exception):
-    """Why a run stays at full extent."""
+    """Why a run stays at full extent; ``always``: at any extent of this graph."""
+
+    def __init__(self, why: str, always: bool = False) -> None:
+        super().__init__(why)
+        self.always = always
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,7 @@ def active_commands(graph: Graph, plan: MemoryPlan, symbol: str, actual: int, fu
     """The list that runs the first ``actual`` of ``full`` rows on the full plan's bytes; ``FullExtent`` says why not."""
     why = active_refusal(graph, symbol)
     if why is not None:
-        raise FullExtent(why)
+        raise FullExtent(why, always=True)
     rows = _rows_of(graph, symbol)
     try:
         short = rebind(graph, {symbol: actual})

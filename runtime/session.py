@@ -62,6 +62,8 @@ class CompiledGraph:
         self._made: tuple[Graph, MemoryPlan] | None = None
         self._extent: tuple[int, int] | None = None
         self._active: OrderedDict[tuple[int, int], HostExecutor | str] = OrderedDict()
+        self._never = ""
+        """Why no extent of this graph can be active, once known."""
         self._lock = threading.RLock()
         self._own_weights = True
 
@@ -187,17 +189,20 @@ class CompiledGraph:
 
     def _active_executor(self, extent: tuple[int, int]) -> HostExecutor | None:
         """The executor of the active list, or None with ``extent_reason`` set."""
-        found = self._active.get(extent)
-        if found is None:
+        found = self._never or self._active.get(extent)
+        if not found:
             try:
                 commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent)
                 found = HostExecutor(commands, {}, self.executor.frozen, beside=self.executor)
             except FullExtent as e:
                 found = str(e)
+                if e.always:
+                    self._never = found
             self._active[extent] = found
             while len(self._active) > ACTIVE_LISTS:
                 self._active.popitem(last=False)
-        self._active.move_to_end(extent)
+        if extent in self._active:
+            self._active.move_to_end(extent)
         self.extent_reason = found if isinstance(found, str) else ""
         return None if isinstance(found, str) else found
 
@@ -232,7 +237,9 @@ class CompiledGraph:
             if self.handles.feeding:
                 self.handles.check_feeds()
             active = None
-            if self._extent is not None and self._extent[0] != self._extent[1] and not sanitize:
+            if self._extent is not None and sanitize:
+                self.extent_reason = "audited runs are whole"
+            elif self._extent is not None and self._extent[0] != self._extent[1]:
                 active = self._active_executor(self._extent)
             if active is None:
                 self.executor.execute(inputs, sanitize=sanitize, timed=timed)

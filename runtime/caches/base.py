@@ -16,6 +16,8 @@ from runtime.session import CompiledGraph, Device, PrecisionPolicy, Session
 __all__ = ["NO_SHARE_VARIABLE", "CacheBase", "InFlight", "sharing_enabled", "upload"]
 
 NO_SHARE_VARIABLE = "RLX_METAL_NO_SHARE"
+MOST_ENTRIES = 1 << 12
+"""Keys that a cache keeps a row of, besides resident ones; its totals count all."""
 
 
 def sharing_enabled() -> bool:
@@ -99,12 +101,21 @@ class CacheBase:
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
         """Put a new entry in (under the lock)."""
         self._entries[slot] = made
-        s = self._stats[slot]
+        s = self._stats_of(slot)
         s.compiled, s.arena_bytes, s.shares = True, made.arena_bytes, made.own_weight_bytes == 0 < made.weight_bytes
         s.resident_bytes = self._own_bytes(slot, made)
         self._misses += 1
         s.misses += 1
         self._log.add("miss", key, slot, self.resident_bytes)
+
+    def _stats_of(self, slot: int) -> EntryStats:
+        """The row of a key; beyond ``MOST_ENTRIES`` keys the oldest that isn't resident is forgotten (under the lock)."""
+        found = self._stats.get(slot)
+        if found is None:
+            if len(self._stats) >= MOST_ENTRIES:
+                self._stats.pop(next((s for s in self._stats if s not in self._entries), None), None)  # type: ignore[arg-type]
+            found = self._stats[slot] = EntryStats(slot, slot + 1)
+        return found
 
     def _own_bytes(self, slot: int, made: CompiledGraph) -> int:
         """Weights that a new entry holds as its own."""

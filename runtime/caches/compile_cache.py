@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from planner_core.ir import Array, Graph
 from planner_core.ir.hir import HirModule
 from runtime.caches.base import CacheBase, upload
-from runtime.caches.stats import EntryStats
 from runtime.compile import CompileOptions
 from runtime.session import CompiledGraph, Device, PrecisionPolicy
 
@@ -109,6 +108,4 @@ class CompileCache(CacheBase):
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
         while len(self._entries) >= self.capacity:
             self._drop(next(iter(self._entries)))
-        if slot not in self._stats:
-            self._stats[slot] = EntryStats(slot, slot + 1)
         super()._insert(slot, key, made)

@@ -15,7 +15,6 @@ from planner_core.memory import MemoryPlan
 from planner_core.options import options_of
 from runtime.caches.aot import AotCache, AotKey
 from runtime.caches.base import CacheBase
-from runtime.caches.stats import EntryStats
 from runtime.compile import CompileOptions, compile_template, legalise
 from runtime.errors import RunError
 from runtime.session import CompiledGraph, Device, frozen_values
@@ -150,7 +149,6 @@ class DynamicDimCompileCache(CacheBase):
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
         while len(self._entries) >= self.capacity:
             self._drop(next(iter(self._entries)))
-        self._stats.setdefault(slot, EntryStats(slot, slot + 1))
         super()._insert(slot, key, made)
         self._bindings[slot] = made.options.dims
 

@@ -223,6 +223,31 @@ def test_lists_are_made_once_an_extent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == [3, 4, *range(5, 14), 3], "the least recently used of eight is forgotten"
 
 
+def test_a_graph_that_never_can_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import runtime.session as session
+
+    made: list[int] = []
+    real = session.active_commands
+    monkeypatch.setattr(session, "active_commands", lambda *a: made.append(a[3]) or real(*a))
+    g = Graph("g")
+    g.set_outputs(g.softmax(g.input("x", (20, 2)), axis=0), names=["y"])
+    c = compiled(g, {"x": 0})
+    for actual in (3, 4, 5, 3):
+        c.set_active_extent((actual, 20))
+        c.run({"x": np.ones((20, 2), np.float32)})
+        assert "along the rows" in c.extent_reason
+    assert made == [3]
+
+
+def test_audited_runs_are_whole() -> None:
+    g = Graph("g")
+    g.set_outputs(g.relu(g.input("x", (4,))), names=["y"])
+    c = compiled(g, {"x": 0})
+    c.set_active_extent((2, 4))
+    assert c.run({"x": np.full(4, 2, np.float32)}, sanitize=True)["y"].tolist() == [2] * 4
+    assert c.extent_reason == "audited runs are whole"
+
+
 def test_static_packs_and_shared_weights_in_active_runs() -> None:
     """A weight set between runs reaches the active list too."""
     g = Graph("g")
