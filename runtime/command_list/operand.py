@@ -6,7 +6,7 @@ Roles are written as field types (``In``, ``Out``, ``InOut``); ``thunk.py`` deri
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
@@ -43,8 +43,10 @@ class Operand:
 
     def viewed(self, *shape: int) -> Operand:
         """The same bytes under other axes; the bucket axis stays only where it is outermost in both."""
+        if shape == self.shape:
+            return self
         keep = 0 if self.bucket_axis == 0 and shape and self.shape and shape[0] == self.shape[0] else None
-        return replace(self, shape=shape, bucket_axis=self.bucket_axis if shape == self.shape else keep)
+        return Operand(self.space, self.offset, self.nbytes, self.storage, keep, shape)
 
     def overlaps(self, other: Operand) -> bool:
         """Some byte belongs to both."""

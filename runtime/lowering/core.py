@@ -7,8 +7,10 @@ if it has a reference evaluation, or is refused with a reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from planner_core.errors import UnboundDimError
 from planner_core.ir import DType, Graph, Node, NodeId, Op
@@ -72,28 +74,43 @@ class Lowering:
 
     graph: Graph
     plan: MemoryPlan
+    _storage: list[DType] = field(init=False, repr=False)
+    _offset: list[int] = field(init=False, repr=False)
+    _space: list[int] = field(init=False, repr=False)
+    _made: dict[NodeId, Operand] = field(init=False, repr=False, default_factory=dict)
+    """A node is asked for once as a result and once a reader."""
+
+    def __post_init__(self) -> None:
+        p = self.plan  # plain lists: one element of an array costs more than all the rest
+        object.__setattr__(self, "_storage", [DTYPES[i] for i in p.storage.tolist()])
+        object.__setattr__(self, "_offset", p.offset.tolist())
+        object.__setattr__(self, "_space", p.space.tolist())
 
     def dims(self, node: NodeId) -> tuple[int, ...]:
         return self.graph[node].shape.sizes
 
     def storage(self, node: NodeId) -> DType:
-        return DTYPES[int(self.plan.storage[node])]
+        return self._storage[node]
 
     def operand(self, node: NodeId, *shape: int) -> Operand:
         """The node's bytes; ``shape`` merges or splits its axes."""
-        n, p = self.graph[node], self.plan
-        sizes, storage = n.shape.sizes, self.storage(node)
+        base = self._made.get(node)
+        if base is None:
+            base = self._made[node] = self._base(node)
+        return base.viewed(*shape) if shape else base
+
+    def _base(self, node: NodeId) -> Operand:
+        n, storage, code = self.graph[node], self._storage[node], self._space[node]
         nbytes = storage.nbytes(n.shape.numel)
-        if p.space[node] == NO_SLOT and nbytes:
+        if code == NO_SLOT and nbytes:
             raise LoweringError(f"{n.op.name} {n.label} has no slot"
-                                + (" (its transpose is elided)" if p.elided[node] else
+                                + (" (its transpose is elided)" if self.plan.elided[node] else
                                    "; plan it with allocate_params, allocate_inputs and allocate_constants on"))
         if storage.bits % 8 or storage is DType.I4:
             raise LoweringError(f"{n.op.name} {n.label} is stored as {storage}: packed sub-byte elements have no host view")
-        space = SPACES[int(p.space[node])] if p.space[node] != NO_SLOT else "arena"
+        space = SPACES[code] if code != NO_SLOT else "arena"
         bucket = next((i for i, d in enumerate(n.shape.dims) if d.symbol is not None), None)
-        base = Operand(space, int(p.offset[node]), nbytes, storage, bucket, sizes)
-        return base.viewed(*shape) if shape else base
+        return Operand(space, self._offset[node], nbytes, storage, bucket, n.shape.sizes)
 
     def boundary(self, node: NodeId) -> Operand:
         """The operand, or an empty one where the node has no bytes known before the run."""
@@ -177,7 +194,7 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
         params=tuple(Binding(graph[i].name, ctx.boundary(i), graph[i].dtype) for i in graph.params),
         constants=tuple(Constant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
                         for i in graph.of("Constant") if plan.space[i] != NO_SLOT),
-        slots=tuple(_slot_life(graph, plan, i) for s in (0, 1) for i in plan.buffers(s).tolist()),
+        slots=_slot_lives(graph, plan),
         static_nodes=_static_nodes(graph, plan),
         node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
     )
@@ -191,6 +208,9 @@ def _static_nodes(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
                      and slot_is_exclusive(plan, n.id))
 
 
-def _slot_life(graph: Graph, plan: MemoryPlan, i: int) -> SlotLife:
-    return SlotLife(i, graph[i].label, graph[i].op.name, SPACES[int(plan.space[i])], int(plan.offset[i]),
-                    int(plan.size[i]), int(plan.guard[i]), int(plan.birth[i]), int(plan.death[i]))
+def _slot_lives(graph: Graph, plan: MemoryPlan) -> tuple[SlotLife, ...]:
+    """Every buffer's life, the arena's first."""
+    ids = np.concatenate([plan.buffers(s) for s in (0, 1)])
+    columns = (a[ids].tolist() for a in (plan.space, plan.offset, plan.size, plan.guard, plan.birth, plan.death))
+    return tuple(SlotLife(i, graph[i].label, graph[i].op.name, SPACES[space], *rest)
+                 for i, space, *rest in zip(ids.tolist(), *columns, strict=True))

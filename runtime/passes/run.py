@@ -132,10 +132,14 @@ def _bytes(o: Operand) -> str:
 def run_passes(commands: CommandList, options: PassOptions | None = None) -> PassResult:
     """The list rewritten by every enabled pass, in spec order. The list given is not changed."""
     options = options or PassOptions()
+    enabled = [p for p in PASSES if p.enabled(options)]
+    if not enabled:
+        count = commands.dispatches
+        return PassResult(commands, DecisionLog(), tuple(range(len(commands) + 1)), PassCounters((), count, count),
+                          host_forced(commands, options))
     run = _Run(commands, options)
-    for p in PASSES:
-        if p.enabled(options):
-            run.go(p)
+    for p in enabled:
+        run.go(p)
     thunks = tuple(run.flow.thunks)
     made = dataclasses.replace(
         commands, thunks=thunks, node_of=tuple(run.node_of), slots=run.lives.slots(),
