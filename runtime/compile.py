@@ -96,7 +96,9 @@ class CompileOptions:
         """
         made = self
         if "target" in delta:
-            made = CompileOptions.for_target(delta.pop("target"), graph)
+            preset = CompileOptions.for_target(delta.pop("target"), graph)
+            made = dataclasses.replace(preset, precision=self.precision, dims=self.dims,
+                                       plan=preset.plan if self.half is None else None)
         stages = {stage: {k: v for k, v in delta.items() if k in names} for stage, names in STAGES.items()}
         for name in delta:
             if not any(name in names for names in STAGES.values()):

@@ -117,3 +117,13 @@ def test_halves_that_are_there_already_stay() -> None:
     x = g.input("x", (2, K), DType.F16)
     g.set_outputs(g.mm(x, g.param("w", (K, 3), DType.F16)))
     assert apply_precision(g, PrecisionPolicy.AUTO_MIXED_BF16) is g
+
+
+def test_another_target_keeps_the_policy() -> None:
+    c = Session("cpu", "auto_mixed").compile(product(2), CompileOptions(fusion=no_fusion()))
+    assert c.compilation is not None
+    metal = c.compilation.with_options(target="metal")
+    assert metal.options.precision is PrecisionPolicy.AUTO_MIXED
+    assert any(n.dtype is DType.F16 for n in metal.legal.nodes)
+    x = np.ones((5, K), np.float32)
+    np.testing.assert_allclose(metal.run({"x": x})["y"], c.run({"x": x})["y"], rtol=1e-2, atol=1e-2)
