@@ -7,12 +7,14 @@ miss with a warning. No pickle: reading can only build command lists.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import platform
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ __all__ = ["AotCache", "AotCacheWarning", "AotEntry", "AotKey", "code_digest", "
 MAGIC = b"rlx-aot1"
 _CHECK = 32
 SUFFIX = ".rlxaot"
+STALE_SECONDS = 24 * 3600
 
 
 class AotCacheWarning(UserWarning):
@@ -97,6 +100,14 @@ class AotCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise RlxError(f"can't make the cache folder {self.folder}: {e.strerror or e}") from e
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left half-written, once it is a day old."""
+        for p in self.folder.glob(f".*{SUFFIX}.*"):
+            with contextlib.suppress(OSError):  # another process may be sweeping too
+                if time.time() - p.stat().st_mtime > STALE_SECONDS:
+                    p.unlink()
 
     def path_for(self, base: str, key: AotKey) -> Path:
         """``base`` is a readable prefix (a model's name); the rest is the key's digest."""
@@ -122,8 +133,13 @@ class AotCache:
             return None
 
     def store(self, base: str, key: AotKey, commands: CommandList, plan: MemoryPlan, folded: bool = False) -> Path | None:
-        """Write the entry atomically and return its path; None, with a warning, where the folder takes no file."""
+        """Write the entry atomically and return its path; None, with a warning, where the folder takes no file, or for a
+        list that would not come back equal (nested graphs with weights of their own, say)."""
         text, blob = commands_to_parts(commands)
+        if commands_from_parts(text, blob) != commands:
+            warnings.warn(f"AOT cache: {commands.name!r} isn't stored: its commands don't come back equal from a file",
+                          AotCacheWarning, stacklevel=2)
+            return None
         sections = [("commands", text), ("constants", blob), ("plan", plan.to_json().encode())]
         header = json.dumps({**key.header(), "folded": folded, "sections": [[n, len(b)] for n, b in sections]}, sort_keys=True).encode()
         body = b"".join([len(header).to_bytes(8, "little"), header, *[b for _, b in sections]])

@@ -5,6 +5,7 @@ Several executors may stand on one weight buffer (``share_weights_from``), or on
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,12 +57,13 @@ def weight_layout(commands: CommandList) -> tuple[Any, ...]:
 
 class WeightBuffer:
     """The bytes of the weights, behind one executor or several. ``version`` grows with every write; ``missing`` names
-    params that have no data yet."""
+    params that have no data yet. Writers hold ``lock``: a version lost would leave stale packs."""
 
-    __slots__ = ("data", "missing", "version")
+    __slots__ = ("data", "lock", "missing", "version")
 
     def __init__(self, nbytes: int) -> None:
         self.data = aligned_buffer(nbytes)
+        self.lock = threading.Lock()
         self.missing: list[str] = []
         self.version = 0
 
@@ -192,10 +194,12 @@ class HostExecutor:
         if array.shape != p.operand.shape or array.dtype != p.dtype.numpy:
             raise RunError(f"param {name!r} is {array.dtype}{list(array.shape)}, "
                            f"wanted {p.dtype}{list(p.operand.shape)}")
-        np.copyto(self.view(p.operand), array, casting="unsafe")
-        self._store.version += 1  # what is computed from weights alone is computed again, by every sharer
-        if name in self._store.missing:
-            self._store.missing.remove(name)
+        store = self._store
+        with store.lock:
+            np.copyto(self.view(p.operand), array, casting="unsafe")
+            store.version += 1  # what is computed from weights alone is computed again, by every sharer
+            if name in store.missing:
+                store.missing.remove(name)
 
     # --- running ----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import pytest
 
 from planner_core import zoo
 from planner_core.errors import RlxError
-from planner_core.ir import DimBinding
+from planner_core.ir import DimBinding, DType, Graph, Shape, registry
 from planner_core.ir.hir import HirModule
 from runtime import CompileOptions, compile_graph
 from runtime.caches import AotCache, AotCacheWarning, DynamicDimCompileCache
@@ -229,6 +229,40 @@ def test_a_folder_that_takes_no_file_is_a_warning(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").write_text("")
     with pytest.raises(RlxError, match="can't make the cache folder"):
         AotCache(tmp_path / "file" / "x")
+
+
+def test_nested_graphs_with_weights_are_not_stored(tmp_path: Path) -> None:
+    """What the file form can't hold isn't stored, rather than loaded wrong."""
+    body = Graph("body")
+    b = body.input("b", (2, 3))
+    body.set_outputs(body.add(b, body.param("p", (3,), data=np.full(3, 5, np.float32))))
+    other = Graph("other")
+    other.set_outputs(other.neg(other.input("b", (2, 3))))
+
+    def build() -> Graph:
+        g = Graph("nested")
+        x = g.input("x", (2, 3))
+        cond = g.input("cond", (1,), DType.BOOL)
+        node = g.add(registry()["If"](shape=Shape.of((2, 3)), then_body=body, else_body=other), cond, x)
+        return g.set_outputs(node, names=["y"])
+
+    feed = {"x": np.ones((2, 3), np.float32), "cond": np.ones(1, np.bool_)}
+    for _ in range(2):
+        cache = DynamicDimCompileCache("cpu", 1)
+        with pytest.warns(AotCacheWarning, match="isn't stored: its commands don't come back equal"):
+            made = cache.get_or_specialize_aot(AotCache(tmp_path), "m", 1, DimBinding(), build)
+        assert (made.run(feed)["y"] == 6).all()
+    assert AotCache(tmp_path).files() == []
+
+
+def test_leftovers_of_killed_writers_are_swept_after_a_day(tmp_path: Path) -> None:
+    old, new = tmp_path / ".m-1.rlxaot.abc", tmp_path / ".m-1.rlxaot.def"
+    for p in (old, new):
+        p.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    AotCache(tmp_path)
+    assert not old.exists()
+    assert new.exists()
 
 
 # --- several writers ----------------------------------------------------------------------------------
