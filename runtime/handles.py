@@ -103,8 +103,9 @@ class Handles:
             raise RunError(f"{self._name!r} has no output {output!r}; it has "
                            f"{', '.join(b.name for b in self._executor.commands.outputs)}")
         width = target.shape[1]
-        if b.operand.numel % max(width, 1) or b.operand.storage.numpy != target.dtype:
-            raise RunError(f"output {output!r} is {b.dtype}{list(b.operand.shape)}: no rows of {target.dtype}[{width}], "
+        held = next(i for i in self._executor.commands.inputs if i.name == handle)
+        if b.operand.numel % max(width, 1) or b.dtype is not held.dtype:  # either may be stored wider than it is
+            raise RunError(f"output {output!r} is {b.dtype}{list(b.operand.shape)}: no rows of {held.dtype}[{width}], "
                            f"which handle {handle!r} holds")
         if not 0 <= row <= len(target):
             raise RunError(f"row {row} is not in handle {handle!r} ({len(target)} rows)")

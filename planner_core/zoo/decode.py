@@ -56,10 +56,10 @@ def decode_step(config: DecodeConfig, rows: int) -> Graph:
     """
     c = config
     kv_heads = c.kv_heads or c.heads
+    dtype, scheme = quant_of("decode-step", c.quant)
     require("decode-step", at_least_one_layer=c.layers > 0, kv_heads_that_divide_heads=c.heads > 0 and c.heads % kv_heads == 0,
             an_even_head_width=c.head_dim * c.heads == c.hidden and c.head_dim % 2 == 0,
-            rows_within_the_positions=0 < rows <= c.positions)
-    dtype, scheme = quant_of("decode-step", c.quant)
+            rows_within_the_positions=0 < rows <= c.positions, f32_or_packed_weights=dtype is DType.F32)
     g = Graph(f"decode-step-{rows}")
     tokens = g.input("tokens", (1, 1), DType.I64)
     position = g.input("position", (1,), DType.I64)

@@ -128,6 +128,8 @@ def test_mistakes_are_explained() -> None:
         decoder.generate([1], 70)
     with pytest.raises(GraphError, match="rows within the positions"):
         decode_step(SMALL, 65)
+    with pytest.raises(GraphError, match="f32 or packed weights"):
+        decode_step(DecodeConfig(quant="f16"), 4)
     with pytest.raises(GraphError, match="kv heads that divide heads"):
         decode_step(DecodeConfig(heads=4, kv_heads=3), 4)
 
