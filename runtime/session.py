@@ -62,8 +62,8 @@ class CompiledGraph:
         self._made: tuple[Graph, MemoryPlan] | None = None
         self._extent: tuple[int, int] | None = None
         self._active: OrderedDict[tuple[int, int], HostExecutor | str] = OrderedDict()
-        self._never = ""
-        """Why no extent of this graph can be active, once known."""
+        self._never: dict[int, str] = {}
+        """Full extent -> why no part of it can be active, once known."""
         self._lock = threading.RLock()
         self._own_weights = True
 
@@ -189,15 +189,15 @@ class CompiledGraph:
 
     def _active_executor(self, extent: tuple[int, int]) -> HostExecutor | None:
         """The executor of the active list, or None with ``extent_reason`` set."""
-        found = self._never or self._active.get(extent)
-        if not found:
+        found = self._never.get(extent[1]) or self._active.get(extent)
+        if found is None:
             try:
                 commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent)
                 found = HostExecutor(commands, {}, self.executor.frozen, beside=self.executor)
             except FullExtent as e:
                 found = str(e)
                 if e.always:
-                    self._never = found
+                    self._never[extent[1]] = found
             self._active[extent] = found
             while len(self._active) > ACTIVE_LISTS:
                 self._active.popitem(last=False)

@@ -239,6 +239,22 @@ def test_a_graph_that_never_can_is_looked_at_once(monkeypatch: pytest.MonkeyPatc
     assert made == [3]
 
 
+def test_what_one_dim_refuses_another_may_allow() -> None:
+    g = Graph("g")
+    a, b = g.input("a", ("S", 2)), g.input("b", ("T", 2))
+    g.set_outputs(g.softmax(a, axis=0), g.relu(b), names=["y", "z"])
+    c = compiled(g.bind({"S": 5, "T": 7}), None, PLAIN)
+    feed = {"a": np.ones((5, 2), np.float32), "b": np.ones((7, 2), np.float32)}
+    c.run(feed)
+    c.set_active_extent((2, 5))
+    c.run(feed)
+    assert "along the rows" in c.extent_reason
+    c.set_active_extent((2, 7))
+    out = c.run({"a": feed["a"], "b": -feed["b"]})
+    assert c.extent_reason == ""
+    assert out["z"][:, 0].tolist() == [0, 0, 1, 1, 1, 1, 1]
+
+
 def test_audited_runs_are_whole() -> None:
     g = Graph("g")
     g.set_outputs(g.relu(g.input("x", (4,))), names=["y"])
