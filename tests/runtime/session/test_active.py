@@ -255,6 +255,18 @@ def test_what_one_dim_refuses_another_may_allow() -> None:
     assert out["z"][:, 0].tolist() == [0, 0, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("actual", [1, 3])
+def test_a_shape_that_does_not_follow_runs_whole(actual: int) -> None:
+    """An Expand to plain ints: one row would be broadcast to all of them, three can't be."""
+    g = Graph("g")
+    g.set_outputs(g.relu(g.expand(g.exp(g.input("x", (6, 2))), dims=(6, 2))), names=["y"])
+    c, whole = (compiled(g, {"x": 0}, PLAIN) for _ in range(2))
+    x = np.arange(12, dtype=np.float32).reshape(6, 2) / 12
+    c.set_active_extent((actual, 6))
+    np.testing.assert_array_equal(c.run({"x": x})["y"], whole.run({"x": x})["y"])
+    assert "Expand" in c.extent_reason
+
+
 def test_audited_runs_are_whole() -> None:
     g = Graph("g")
     g.set_outputs(g.relu(g.input("x", (4,))), names=["y"])

@@ -150,6 +150,22 @@ def test_static_packs_follow_a_write_through_a_sharer() -> None:
     assert b.run({"x": x})["y"][0, 0] == 3 * WIDTH
 
 
+def test_static_packs_are_made_anew_from_a_buffer_taken_over() -> None:
+    """Both buffers were written as often, so their versions alone don't tell them apart."""
+    def graph() -> Graph:
+        g = Graph("half")
+        w = g.param("w", (WIDTH, WIDTH), DType.F16)
+        return g.set_outputs(g.mm(g.input("x", (3, WIDTH)), g.cast(w, to=DType.F32)), names=["y"])
+
+    a, b = Session().compile(graph()), Session().compile(graph())
+    for c, value in ((a, 1), (b, 2)):
+        c.set_param("w", np.full((WIDTH, WIDTH), value, np.float16))
+        assert c.commands.setup_dispatches == 1
+        assert c.run({"x": np.ones((3, WIDTH), np.float32)})["y"][0, 0] == value * WIDTH
+    assert b.share_params_from(a)
+    assert b.run({"x": np.ones((3, WIDTH), np.float32)})["y"][0, 0] == WIDTH
+
+
 def test_layouts_that_differ_are_not_shared() -> None:
     a = loaded()
     other_name = Graph("g")
