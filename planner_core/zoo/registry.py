@@ -48,7 +48,7 @@ def require_name(name: str) -> Builder:
     """The builder of that name; ``GraphError`` lists what exists."""
     if name not in _ZOO:
         near = difflib.get_close_matches(name, _ZOO, 1)
-        raise GraphError(f"no zoo graph {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        raise GraphError(f"no zoo graph {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
                          + f" It has: {', '.join(names())}")
     return _ZOO[name]
 
@@ -62,11 +62,18 @@ def require_params(name: str, params: Iterable[str]) -> Mapping[str, inspect.Par
     return known
 
 
+_MAY_BE_NONE = frozenset({"past"})
+"""Sizes that may be 0 though their default isn't."""
+
+
 def _value(name: str, parameter: inspect.Parameter, value: Any) -> Any:
     """``value`` as the parameter's own type, that of its default; integers of other libraries are integers."""
     want = type(parameter.default)
     if want is int and not isinstance(value, (bool, np.bool_)) and hasattr(value, "__index__"):
-        return operator.index(value)
+        number, least = operator.index(value), int(parameter.default > 0 and parameter.name not in _MAY_BE_NONE)
+        if number < least:
+            raise GraphError(f"{name}: {parameter.name}={number}: wanted {least} or more")
+        return number
     if type(value) is not want:
         raise GraphError(f"{name}: {parameter.name}={value!r}: wanted {want.__name__}, like its default {parameter.default!r}")
     return value

@@ -37,7 +37,7 @@ def tts_duration(phonemes: int = 100, frames: int = 800, hidden: int = 256, head
     past the end, so the mel has ``frames`` rows). One int64 output makes the planner reuse nothing.
     """
     require("tts-duration", heads_that_divide_hidden=heads > 0 and hidden % heads == 0,
-            positive_sizes=min(phonemes, frames, layers) > 0)
+            positive_sizes=min(phonemes, frames, layers) > 0, an_odd_kernel=kernel % 2 == 1)
     g = Graph("tts-duration")
     ids = g.input("phonemes", (phonemes,), DType.I64)
     x = g.reshape(g.gather(g.param("embed", (vocab, hidden)), ids, axis=0, name="embedded"), dims=(1, phonemes, hidden),

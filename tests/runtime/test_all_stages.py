@@ -58,3 +58,20 @@ def test_real(name: str, target: Target) -> None:
     g = import_onnx(model(name)[0], shapes={k: v.shape for k, v in arrays.items()})
     full = full_against_plain(g, arrays, target, 1e-4)
     assert full.commands.dispatches < compile_graph(g, plain(target)).commands.dispatches
+
+
+@pytest.mark.parametrize("target", list(Target), ids=lambda t: t.value)
+@pytest.mark.parametrize("quant", ["f16", "bf16"])
+@pytest.mark.parametrize(("name", "sizes"), [("llama-prefill", {"seq": 6}), ("llama-decode", {"past": 5})])
+def test_half_decoders_run_on_every_target(name: str, sizes: dict[str, int], quant: str, target: Target) -> None:
+    """Each width policy rounds elsewhere; all stay within a few units of the half type's precision of f32."""
+    params = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 48, "vocab": 40, **sizes}
+    g = zoo.random_weights(zoo.build(name, quant=quant, **params))
+    wide = zoo.build(name, **params)
+    wide.weights = {k: v.astype(np.float32) for k, v in g.weights.items()}
+    inputs = random_feed(g)
+    got = compile_graph(g, CompileOptions(target=target)).run(inputs, sanitize=True)["logits"].astype(np.float64)
+    want = compile_graph(wide, plain(target)).run(
+        {k: v.astype(np.float32) if wide.find(k).dtype.is_float else v for k, v in inputs.items()})["logits"]
+    unit = {"f16": 2.0**-11, "bf16": 2.0**-8}[quant]
+    assert np.abs(got - want).max() <= 16 * unit * np.abs(want).max()

@@ -16,7 +16,11 @@ from planner_core.ir.shape import Shape, broadcast_dims
 
 
 def _int_div(a: Array, b: Array) -> Array:
-    return np.trunc(a / b).astype(a.dtype) if a.dtype.kind in "iu" else a / b
+    """Integers toward zero, exactly; by zero gives 0, as NumPy's floor division."""
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b)
+    floor, rest = np.floor_divide(a, b), np.remainder(a, b)
+    return np.asarray(floor + ((rest != 0) & ((a < 0) != (b < 0))).astype(a.dtype), dtype=a.dtype)
 
 
 BINARY: dict[str, Callable[[Array, Array], Array]] = {

@@ -67,7 +67,7 @@ class Narrow(Op):
         return Shape((*x.dims[:axis], dim(self.len), *x.dims[axis + 1 :]), x.dtype)
 
     def evaluate(self, x: Array, *_: Array) -> Array:
-        return x[(slice(None),) * self.axis + (slice(self.start, self.start + self.len),)]
+        return x[(slice(None),) * (self.axis % x.ndim) + (slice(self.start, self.start + self.len),)]
 
     def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
         x = g[inputs[0]].shape
@@ -247,6 +247,10 @@ class Slice(Op):
         for axis, start, stop, step in zip(self.axes, self.starts, self.stops, self.steps, strict=True):
             if step == 0:
                 raise GraphError("Slice step 0")
+            have = dims[x.axis(axis)].value
+            if have is not None and not (0 <= start <= have and -1 <= stop <= have):
+                raise GraphError(f"Slice [{start}:{stop}:{step}] of axis {axis} of {x}: wanted bounds within [0, {have}] "
+                                 "(a stop of -1: down to the first element)")
             if dims[x.axis(axis)].value is None:
                 dims[axis] = UNKNOWN
             else:

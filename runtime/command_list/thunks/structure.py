@@ -177,7 +177,21 @@ def _take(table: Array, idx: Array, dst: Array, scratch: Scratch) -> None:
         wide = scratch.take(idx.shape, np.intp)
         np.copyto(wide, idx, casting="unsafe")
         idx = wide
-    np.take(table, idx, axis=1, out=dst, mode="wrap")
+    if table.dtype == dst.dtype:
+        np.take(table, idx, axis=1, out=dst, mode="wrap")
+        return
+    out = dst.reshape(dst.shape[0], -1, *dst.shape[1 + idx.ndim :])
+    for outer, rows in zip(table, out, strict=True):
+        _take_rows(outer, idx.reshape(-1), rows)
+
+
+def _take_rows(rows: Array, at: Array, dst: Array) -> None:
+    """dst[i] = rows[at[i]]; widths may differ, which np.take's ``out`` does not convert."""
+    if rows.dtype == dst.dtype:
+        np.take(rows, at, axis=0, out=dst, mode="wrap")
+        return
+    for i, k in enumerate(at.tolist()):
+        np.copyto(dst[i : i + 1], rows[k : k + 1] if k != -1 else rows[-1:], casting="unsafe")
 
 
 @thunk(name="Gather", label="gather", partial_extent="scales", where="gpu")
@@ -263,14 +277,14 @@ class CpuIndexing(Thunk):
             tail = math.prod(data.shape[depth:])
             flat = data.reshape(-1, tail)
             if updates is None:
-                np.take(flat, lead, axis=0, out=dst.reshape(-1, tail), mode="wrap")
+                _take_rows(flat, lead, dst.reshape(-1, tail))
             else:
                 np.copyto(dst, data)
                 dst.reshape(-1, tail)[lead] = updates.reshape(-1, tail)
             return
         at = self._elements(indices, data.shape, scratch)
         if updates is None:
-            np.take(data.reshape(-1), at, out=dst.reshape(-1), mode="wrap")
+            _take_rows(data.reshape(-1), at, dst.reshape(-1))
             return
         np.copyto(dst, data)
         if self.reduction == "none":

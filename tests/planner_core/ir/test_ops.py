@@ -331,3 +331,26 @@ def test_every_op_docstring_is_its_formula_line() -> None:
     for name, cls in OURS.items():
         first = inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
         assert len(first) > 10 and first[0] != " ", name
+
+
+def test_integer_division_is_exact_and_toward_zero() -> None:
+    a = np.asarray([2**53 + 1, -(2**53) - 1, 7, -7, 7, -7, 5], np.int64)
+    b = np.asarray([1, 1, 2, 2, -2, -2, 0], np.int64)
+    div = registry()["Binary"](kind="div")
+    with np.errstate(all="ignore"):
+        got = div.evaluate(a, b)
+    assert got.tolist() == [2**53 + 1, -(2**53) - 1, 3, -3, -3, 3, 0]
+    assert div.evaluate(np.uint8([200]), np.uint8([7])).tolist() == [28]
+
+
+def test_narrow_counts_axes_from_the_end_too() -> None:
+    x = np.arange(24).reshape(2, 3, 4)
+    assert (registry()["Narrow"](-1, 1, 2).evaluate(x) == x[..., 1:3]).all()
+    assert (registry()["Narrow"](-3, 1, 1).evaluate(x) == x[1:]).all()
+
+
+@pytest.mark.parametrize(("start", "stop", "step"), [(3, -5, -1), (5, 0, -1), (-1, 3, 1), (0, 5, 1)])
+def test_slice_bounds_outside_the_axis_are_refused(start: int, stop: int, step: int) -> None:
+    g = Graph()
+    with pytest.raises(GraphError, match=r"wanted bounds within \[0, 4\]"):
+        g.slice(g.input("x", (4,)), axes=(0,), starts=(start,), stops=(stop,), steps=(step,))

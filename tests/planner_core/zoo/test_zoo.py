@@ -61,3 +61,22 @@ def test_registration_mistakes_fail_at_import() -> None:
                                  ("new", bare, r"parameters \['size'\] need defaults")):
         with pytest.raises(TypeError, match=text):
             registry.zoo(name)(function)
+
+
+@pytest.mark.parametrize(("name", "params", "says"), [
+    ("unet3d", {"levels": 0}, "levels=0: wanted 1 or more"),
+    ("decoder-stack", {"nodes": -5}, "nodes=-5: wanted 0 or more"),
+    ("minilm", {"vocab": 0}, "vocab=0: wanted 1 or more"),
+    ("resnet50", {"blocks": -1}, "blocks=-1: wanted 0 or more"),
+    ("bert-base", {"batch": 0}, "batch=0: wanted 1 or more"),
+    ("llama-decode", {"past": -1}, "past=-1: wanted 0 or more"),
+    ("tts-duration", {"kernel": 2}, "an odd kernel"),
+])
+def test_sizes_that_make_no_model_are_refused(name: str, params: dict[str, int], says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        zoo.build(name, **params)
+
+
+def test_a_sweep_over_nothing_is_refused() -> None:
+    with pytest.raises(GraphError, match="sweep over seq: an empty list"):
+        zoo.sweep("minilm", seq=[])
