@@ -209,8 +209,9 @@ def _static_nodes(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
 
 
 def _slot_lives(graph: Graph, plan: MemoryPlan) -> tuple[SlotLife, ...]:
-    """Every buffer's life, the arena's first."""
-    ids = np.concatenate([plan.buffers(s) for s in (0, 1)])
-    columns = (a[ids].tolist() for a in (plan.space, plan.offset, plan.size, plan.guard, plan.birth, plan.death))
-    return tuple(SlotLife(i, graph[i].label, graph[i].op.name, SPACES[space], *rest)
-                 for i, space, *rest in zip(ids.tolist(), *columns, strict=True))
+    """Every buffer's life, the arena's first; buffers that hand their bytes over in place are one."""
+    pairs = [pair for s in (0, 1) for pair in plan.slot_lives(s)]
+    ids = np.asarray([i for i, _ in pairs], dtype=np.int64)
+    columns = (a[ids].tolist() for a in (plan.space, plan.offset, plan.size, plan.guard, plan.birth))
+    return tuple(SlotLife(i, graph[i].label, graph[i].op.name, SPACES[space], offset, size, guard, birth, last)
+                 for (i, last), space, offset, size, guard, birth in zip(pairs, *columns, strict=True))

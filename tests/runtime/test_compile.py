@@ -242,3 +242,19 @@ def test_static_packs_are_made_once_and_again_after_new_weights(monkeypatch: pyt
     assert (c.executor.seconds > 0).sum() == 3
     monkeypatch.setenv("RLX_STATIC_WEIGHT_PACK", "0")
     assert compile_graph(packed_weight(), plain).commands.dispatches == 3
+
+
+def test_in_place_runs_are_audited_clean_and_equal() -> None:
+    """Bytes that one value hands to the next are one slot's life for the audit."""
+    g = Graph("in place")
+    x = g.input("x", (64, 64))
+    y = g.mm(x, g.param("w", (64, 64), data=np.eye(64, dtype=np.float32)))
+    for kind in ("tanh", "abs", "sin", "neg"):
+        y = g.activation(y, kind=kind)
+    z = g.mul(y, g.mm(x, x))
+    g.set_outputs(g.add(z, x), names=["y"])
+    feed = {"x": np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)}
+    plain = compile_graph(g, CompileOptions(fusion=no_fusion()))
+    merged = plain.with_options(in_place=True)
+    assert merged.plan.arena_size < plain.plan.arena_size
+    np.testing.assert_array_equal(merged.run(feed, sanitize=True)["y"], plain.run(feed, sanitize=True)["y"])
