@@ -24,7 +24,7 @@ __all__ = ["main"]
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="See where a model's memory goes, and prove what an option saves.")
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, or a graph saved as JSON.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, a graph saved as JSON, or a placement problem (.csv).")]
 Dims = Annotated[list[str], typer.Option("--dim", metavar="NAME=INT", help="Bind a symbolic dim; repeat.")]
 Shapes = Annotated[list[str], typer.Option("--shape", metavar="INPUT=1,3,48,192", help="Fix an input's shape; repeat.")]
 Sets = Annotated[list[str], typer.Option("--set", metavar="OPTION=VALUE", help="Change an option; see `options`.")]
@@ -229,6 +229,14 @@ def report(
 
     if out == "-":
         raise UsageError("a report is a page with its data: give --out a file name")
+    if model.lower().endswith(".csv"):
+        from rlx_viz.problems import problem_document
+
+        doc, summary = problem_document(model, _pairs(sets, "--set", "placement=exact"))
+        path = write_report(doc, out, title=doc.meta["model"]["name"])
+        typer.echo(summary)
+        typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)})")
+        return
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=_command("report", model, dim, shape, sets, target), redact=redact)

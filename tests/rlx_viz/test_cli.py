@@ -244,3 +244,29 @@ def test_the_summary_says_what_the_stages_did(rlx, block_file: Path) -> None:  #
     assert f"fusion: {before} -> {c.commands.dispatches} dispatches" in out
     assert "estimated: " in out
     assert "fusion:" not in rlx("plan", block_file, "--set", "fusion=off")[1]
+
+
+def test_a_problem_file_has_a_report(rlx, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    from rlx_viz.problems import problem_document
+
+    file, page = tmp_path / "p.csv", tmp_path / "p.html"
+    file.write_text("id,lower,upper,size\na,0,3,10\nb,3,5,20\nc,1,4,30\nlate,900000,900002,7\n")
+    code, out, err = rlx("report", file, "-o", page, "--set", "placement=exact")
+    assert (code, err) == (0, "")
+    assert page.read_text().count("<html") == 1
+    assert out.startswith("p.csv: 4 buffers")
+    doc, _ = problem_document(str(file), {"placement": "exact"})
+    t = doc.tables["tensors"]
+    assert [doc.strings[i] for i in t["name"]] == ["a", "b", "c", "late"]
+    assert doc.meta["headline"]["arena"] == doc.meta["headline"]["lower_bound"] == 50  # b and c live at once
+    assert doc.meta["notes"] == ["steps are ranks of the file's 7 distinct times"]
+    live = [int(t["size"][(t["birth"] <= step) & (step <= t["death"])].sum()) for step in range(doc.rows("occupancy"))]
+    assert doc.tables["occupancy"]["live"].tolist() == live
+    ends = [(int(o), int(o + n)) for o, n in zip(t["offset"], t["size"], strict=True)]
+    assert max(e for _, e in ends) == 50
+    assert "line 3" in rlx("report", _bad(tmp_path), "-o", page)[2]
+
+
+def _bad(folder: Path) -> Path:
+    (folder / "bad.csv").write_text("id,lower,upper,size\na,0,3,10\nb,x,5,20\n")
+    return folder / "bad.csv"
