@@ -242,11 +242,13 @@ class Draft:
         return bool(ins) and views(self._ops[node], self._shapes[ins[0]], self._shapes[node])
 
     def costs(self, node: NodeId) -> tuple[int, int]:
-        """(bytes written, dispatches) of a node in one run: none for boundaries, views and static packs."""
+        """(bytes written, dispatches) of a node in one run: none for boundaries, views, static packs and empty values."""
         if self._ops[node].name in (*_BOUNDARY, "Result") or self.is_view(node) or self.static[node]:
             return 0, 0
         s = self._shapes[node]
-        return (s.dtype.nbytes(s.numel) if s.is_static else 0), 1
+        if not s.is_static:
+            return 0, 1
+        return (s.dtype.nbytes(s.numel), 1) if s.numel else (0, 0)  # nothing to write: no command
 
     def array(self, node: NodeId, most: int = _SMALL_PARAM) -> Array | None:
         """The value of a constant, or of a param with known data, seen through reshapes and expands;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from planner_core.errors import FusionError, GraphError
 from planner_core.fusion.draft import Committed, Draft, Refused, Rewrite
 from planner_core.fusion.options import FusionOptions, fusion_for_target
 from planner_core.fusion.refusal import Refusal
-from planner_core.fusion.rule import RULES, Limits, Rule
+from planner_core.fusion.rule import LIMITS, RULES, Limits, Rule
 from planner_core.ir import Graph, NodeId
 from planner_core.target import Target
 
@@ -54,7 +55,10 @@ class Fusion:
             for d in self.log:
                 for i in {d.anchor, *d.nodes}:
                     self._by_node.setdefault(i, []).append(d)
-        return self._by_node.get(self.node(node), [])
+        found = self.node(node)
+        if not 0 <= found < len(self.source):
+            raise FusionError(f"no node {found} in {self.source.name!r}; wanted 0 to {len(self.source) - 1}, or a name")
+        return self._by_node.get(found, [])
 
     def why_not(self, node: NodeId | str) -> list[Decision]:
         """Every rule that looked at that node of the source and stopped, and why."""
@@ -70,8 +74,8 @@ class Fusion:
 
 
 def limits_of(target: Target, options: FusionOptions) -> Limits:
-    """What the target's fused kernels take."""
-    return Limits(target=target, decode_forms=options.decode_forms)
+    """What the target's fused kernels take: ``LIMITS``, and whether the decode forms are the graph's."""
+    return dataclasses.replace(LIMITS[target], decode_forms=options.decode_forms)
 
 
 def fuse_graph(graph: Graph, target: Target | str = Target.CPU, options: FusionOptions | None = None) -> Fusion:
@@ -79,7 +83,14 @@ def fuse_graph(graph: Graph, target: Target | str = Target.CPU, options: FusionO
 
     Inputs, outputs and their names stay. Deterministic. ``FusionError`` names a rule that breaks its contract.
     """
-    target = Target(target)
+    try:
+        target = Target(target)
+    except ValueError:
+        raise FusionError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
+    given: tuple[object, object] = graph, options
+    if not isinstance(given[0], Graph) or not isinstance(given[1], FusionOptions | None):
+        raise FusionError(f"fuse_graph of {type(graph).__name__} with {type(options).__name__}: wanted a Graph, and "
+                          "FusionOptions or None (fusion_for_target makes them from names)")
     options = options if options is not None else fusion_for_target(target)
     draft = Draft(graph)
     run = _Run(draft, limits_of(target, options))

@@ -16,6 +16,7 @@ class Refusal(Enum):
     DTYPE = "the target's kernel does not take this dtype"
     MIXED_DTYPES = "the operands have different dtypes"
     SHAPE = "the shapes do not fit the fused kernel"
+    UNKNOWN_SHAPE = "an extent is not known before the run"
     BROADCAST = "an operand broadcasts in a way the kernel cannot address"
     RANK = "the kernel has no form of this rank"
     AXIS = "the operation runs along another axis than the kernel's"

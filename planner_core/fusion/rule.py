@@ -21,7 +21,7 @@ from planner_core.fusion.refusal import Refusal
 from planner_core.ir import DType, NodeId
 from planner_core.target import Target
 
-__all__ = ["LAST", "PATTERNS", "REGIONS", "RULES", "Limits", "Outcome", "Rule", "rule", "rules_of"]
+__all__ = ["LAST", "LIMITS", "PATTERNS", "REGIONS", "RULES", "Limits", "Outcome", "Rule", "rule", "rules_of"]
 
 Outcome = Refused | Rewrite | None
 PATTERNS, REGIONS, LAST = 1, 2, 3
@@ -45,6 +45,23 @@ class Limits:
     """Bytes: the largest constant that folding makes."""
 
 
+_F32, _HALVES = frozenset({DType.F32}), frozenset({DType.F32, DType.F16})
+_ALL = frozenset({DType.F32, DType.F16, DType.BF16})
+
+LIMITS: dict[Target, Limits] = {
+    Target.CPU: Limits(Target.CPU, dtypes=_HALVES),
+    Target.METAL: Limits(Target.METAL, dtypes=_HALVES),
+    Target.MLX: Limits(Target.MLX, dtypes=_ALL),
+    Target.CUDA: Limits(Target.CUDA, dtypes=_ALL),
+    Target.ROCM: Limits(Target.ROCM, dtypes=_ALL),
+    Target.WGPU: Limits(Target.WGPU, region_inputs=7, dtypes=_F32),
+    Target.TPU: Limits(Target.TPU, dtypes=frozenset({DType.F32, DType.BF16})),
+}
+"""What each target's kernels take. Regions: the command list's 16 inputs and 32 steps of f32 (command-list.md); a
+WebGPU stage binds 8 storage buffers by default, so 7 inputs beside the result. Dtypes: what the target computes in: CPU
+and Metal kernels know f32 and f16, WebGPU f32 alone without an extension, a TPU no f16, the others bf16 too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A named rule. ``reasons``: every refusal it can give; ``targets``: where it is on by default."""
@@ -57,7 +74,6 @@ class Rule:
     targets: frozenset[Target]
     match: Match
     phase: int = PATTERNS
-    note: str = ""
 
 
 RULES: dict[str, Rule] = {}
@@ -74,9 +90,8 @@ def rule(*, anchors: tuple[str, ...], group: str, reasons: tuple[Refusal, ...] =
             raise TypeError(f"rule {name}: a docstring and at least one anchor are required")
         if name in RULES:
             raise TypeError(f"rule {name} is declared twice")
-        first, _, rest = doc.partition("\n")
-        RULES[name] = Rule(name, first.strip(), group, anchors, frozenset(reasons), targets, fn, phase,
-                           rest.strip())
+        first = doc.partition("\n")[0]
+        RULES[name] = Rule(name, first.strip(), group, anchors, frozenset(reasons), targets, fn, phase)
         return fn
 
     return register

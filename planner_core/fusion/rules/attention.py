@@ -15,7 +15,7 @@ from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.recognise import frozen, inside, other, readers
-from planner_core.ir import Array, NodeId
+from planner_core.ir import Array, DType, NodeId
 from planner_core.ir.ops import (
     Activation,
     Attention,
@@ -31,6 +31,10 @@ from planner_core.ir.ops import (
 HEADS_AND_ROWS = (0, 2, 1, 3)
 HIDDEN = -1e4
 """A score this low, or lower, means that the key is not seen."""
+ABSORBS = -1e30
+"""A fill this low swallows any score added to it: in f32 and bf16 half a step there is more than 3e22, so that the sum
+is the fill itself and a row that sees no key stays even over all of them. -1e9 swallows scores below 32 only, and f16
+has no such value."""
 MOST_STEPS = 12
 _PRODUCTS = frozenset({"MatMul", "TransposedMatMul"})
 
@@ -292,6 +296,9 @@ def _mask(g: Draft, r: Rewrite, s: _Scores, heads: tuple[int, int], rows: int, k
     dims = g.dims(m)
     full = (*heads, rows, keys)
     known = g.array(m)
+    seen_somewhere = False
+    if known is not None and s.fill is not None:
+        seen_somewhere = known.ndim > 0 and bool((known.astype(bool) == s.keep).any(-1).all())
     if known is not None and known.ndim >= 2:
         seen = known.astype(bool) if s.fill is not None else np.asarray(known > HIDDEN)
         hides = s.fill is not None or bool((np.asarray(known)[seen] == 0).all())
@@ -314,6 +321,10 @@ def _mask(g: Draft, r: Rewrite, s: _Scores, heads: tuple[int, int], rows: int, k
     if s.fill == -math.inf:
         return "custom", 0, (at if s.keep else r.add(Activation("not"), at),)
     dtype = g.dtype(s.product)
+    if seen_somewhere:
+        frozen(g, r, m)
+    elif s.fill > ABSORBS or dtype not in (DType.F32, DType.BF16):  # the fill is added, where it stood for the score
+        return Refused(Refusal.MASK, m, facts=(("fill", s.fill), ("rows without keys", "may be")))
     zero, low = r.constant(0, dtype), r.constant(s.fill, dtype)
     return "bias", 0, (r.add(Where(), at, zero, low) if s.keep else r.add(Where(), at, low, zero),)
 
@@ -323,7 +334,7 @@ def _mask(g: Draft, r: Rewrite, s: _Scores, heads: tuple[int, int], rows: int, k
 
 @rule(anchors=("Softmax",), group="attention", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE, Refusal.MIXED_DTYPES, Refusal.MASK, Refusal.SCALE, Refusal.HEADS,
-    Refusal.LAYOUT))
+    Refusal.LAYOUT, Refusal.UNKNOWN_SHAPE))
 def attention(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Softmax between two products becomes attention: scale, soft cap, mask and shared heads are seen.
 
@@ -333,7 +344,7 @@ def attention(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     op = g.op(n)
     assert isinstance(op, Softmax)
     rank = g.shape(n).rank
-    if rank not in (3, 4) or op.axis % rank != rank - 1 or min(g.dims(n)) < 0 or g.fan_out(n) > 4:
+    if rank not in (3, 4) or op.axis % rank != rank - 1 or g.fan_out(n) > 4:
         return None
     last = _values(g, n)
     if last is None:
@@ -358,11 +369,16 @@ def attention(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return Refused(Refusal.LAYOUT, k_in, facts=(("keys", str(g.shape(k_in))),))
     if guarded and not _some_seen(g, s):
         return Refused(Refusal.MASK, n, facts=(("rows without keys", "set to 0"),))
+    for i in (n, s.product, product, *(_source(o) for o in (q, k, v))):
+        if 0 in g.dims(i):
+            return Refused(Refusal.SHAPE, i, facts=(("shape", str(g.shape(i))),))
+        if min(g.dims(i)) < 0:
+            return Refused(Refusal.UNKNOWN_SHAPE, i, facts=(("shape", str(g.shape(i))),))
     return _fused(g, n, limits, s, q, k, v, product, after)
 
 
 def _some_seen(g: Draft, s: _Scores) -> bool:
-    """No row's scores are all -inf, so no probability is NaN."""
+    """No row's scores are all -inf, so no probability is NaN (a finite fill leaves a row even; ``_mask`` keeps it so)."""
     if s.mask is None or (s.fill is not None and s.fill > -math.inf):
         return True
     known = g.array(s.mask)
@@ -427,7 +443,12 @@ def _fused(g: Draft, n: NodeId, limits: Limits, s: _Scores, q: _Operand, k: _Ope
             return Refused(Refusal.LAYOUT, _source(o), facts=(("operand", str(g.shape(_source(o)))), ("heads", h)))
     rest: list[NodeId] = []
     end = product
-    turned = turned_back(g, product)
+    turned = turned_back(g, product, heads)
+    for o, h, length in ((q, count, rows), (k, shared, keys), (v, shared, keys)):
+        if o.rows is not None and g.dims(o.rows) != (batch, length, h, d):  # heads that were split in another way
+            if o.node < 0:
+                return Refused(Refusal.LAYOUT, o.rows, facts=(("operand", str(g.shape(o.rows))), ("heads", h)))
+            o.rows = None
     by_rows = turned is not None and all(o.rows is not None for o in (q, k, v))
     if by_rows:
         assert turned is not None
@@ -469,8 +490,8 @@ def _kv_heads(g: Draft, k: _Operand, v: _Operand, count: int) -> int | None:
     return kv if grouped or kv == 1 else None
 
 
-def turned_back(g: Draft, product: NodeId) -> list[NodeId] | None:
-    """The nodes that bring the heads back behind the rows."""
+def turned_back(g: Draft, product: NodeId, heads: tuple[int, int]) -> list[NodeId] | None:
+    """The nodes that bring the heads back behind the rows; ``heads``: (batch, heads), as the product has them."""
     at, out = product, []
     for _ in range(2):
         nxt = g.only_reader(at)
@@ -479,7 +500,7 @@ def turned_back(g: Draft, product: NodeId) -> list[NodeId] | None:
         op = g.op(nxt)
         out.append(nxt)
         if isinstance(op, Transpose):
-            return out if op.perm == HEADS_AND_ROWS else None
+            return out if op.perm == HEADS_AND_ROWS and g.dims(at)[:2] == heads else None
         if not isinstance(op, Reshape) or not _merges(g, at, nxt):
             return None
         at = nxt

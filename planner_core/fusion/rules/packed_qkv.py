@@ -9,6 +9,7 @@ from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.attention import turned_back
 from planner_core.fusion.rules.recognise import inside
+from planner_core.fusion.rules.rope import shared_tables
 from planner_core.ir import NodeId
 from planner_core.ir.ops import Attention, FusedAttentionBlock, Narrow, Rope, Transpose
 
@@ -48,14 +49,17 @@ def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return Refused(Refusal.MASK, n, facts=(("mask", op.mask_kind),))
     if op.softcap:
         return Refused(Refusal.KIND, n, facts=(("softcap", op.softcap),))
-    tables = _tables(g, [q.rope, k.rope, v.rope], op.head_dim)
+    for i, t in zip(g.inputs(n), (q, k, v), strict=False):
+        if not _keeps_rows(g, i, t, op):
+            return Refused(Refusal.LAYOUT, i, facts=(("operand", str(g.shape(i))), ("packed", str(g.shape(t.packed)))))
+    tables = shared_tables(g, [q.rope, k.rope, v.rope], op.head_dim)
     if isinstance(tables, Refused):
         return tables
     if g.dtype(n) not in limits.region_dtypes:
         return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
     end, members = n, [i for t in (q, k, v) for i in t.members]
     if op.layout == "bhsd":
-        turned = turned_back(g, n)
+        turned = turned_back(g, n, (g.dims(n)[0], g.dims(n)[1]))
         if turned is None:
             return Refused(Refusal.LAYOUT, n, facts=(("result", str(g.shape(n))),))
         end, members = turned[-1], [n, *turned[:-1], *members]
@@ -98,15 +102,15 @@ def _third(g: Draft, n: NodeId, op: Attention) -> _Third | None:
     return None
 
 
-def _tables(g: Draft, ropes: list[NodeId | None], head_dim: int) -> tuple[NodeId, ...] | Refused:
-    """cos and sin that q and k share, or nothing; v is never rotated."""
-    rotated = [i for i in ropes if i is not None]
-    if not rotated:
-        return ()
-    first = g.inputs(rotated[0])
-    for i in rotated:
-        if g.inputs(i)[1:] != first[1:] or g.op(i) != Rope(head_dim, head_dim):
-            return Refused(Refusal.ROTATION, i, facts=(("rope", str(g.op(i))),))
-    if len(rotated) != 2 or ropes[2] is not None:
-        return Refused(Refusal.ROTATION, rotated[0], facts=(("rotated", len(rotated)),))
-    return first[1:]
+def _keeps_rows(g: Draft, n: NodeId, t: _Third, op: Attention) -> bool:
+    """No reshape between the packed rows and the operand moves values to other sequences, rows or heads."""
+    batch, rows = g.shape(t.packed).dims[:2]
+    at = (0, 2) if op.layout == "bhsd" else (0, 1)
+    for i in (n, *(() if t.rope is None else (t.rope,))):
+        dims = g.shape(i).dims
+        if (op.layout == "bhsd" or i == t.rope) and len(dims) != (4 if op.layout == "bhsd" else 3):
+            return False
+        if not dims[at[0]].same(batch) or not dims[at[1]].same(rows):
+            return False
+    return op.layout == "bshd" or all(
+        g.dims(i)[1] == op.num_heads for i in (n, *(() if t.rope is None else (t.rope,))))

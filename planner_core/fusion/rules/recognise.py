@@ -293,7 +293,7 @@ def _recognise_norm(g: Draft, n: NodeId, limits: Limits, centred: bool) -> Outco
         return Refused(Refusal.MIXED_DTYPES, norm.end)
     sizes = [g.dims(x)[a] for a in axes]
     if min(sizes, default=-1) < 0:
-        return None
+        return Refused(Refusal.UNKNOWN_SHAPE, x, facts=(("x", str(g.shape(x))), ("axes", axes)))
     count = math.prod(sizes)
     r = Rewrite(g, norm.end)
     trailing = axes == tuple(range(rank - len(axes), rank))
@@ -312,7 +312,7 @@ def _recognise_norm(g: Draft, n: NodeId, limits: Limits, centred: bool) -> Outco
     return frozen(g, r.replace(norm.end, r.reshape(y, dims)), *norm.constants).note(eps=norm.eps, axes=axes)
 
 
-_NORM_REASONS = (Refusal.DTYPE, Refusal.MIXED_DTYPES, Refusal.AXIS)
+_NORM_REASONS = (Refusal.DTYPE, Refusal.MIXED_DTYPES, Refusal.AXIS, Refusal.UNKNOWN_SHAPE)
 _ROOTS = frozenset({"sqrt", "rsqrt", "pow"})
 
 
@@ -353,6 +353,8 @@ def recognise_softmax(g: Draft, n: NodeId, limits: Limits) -> Outcome:
             end = next((m for m in readers(g, r) if g.kind(m) == "mul" and other(g, m, r) == e), None)
     rank = g.shape(e).rank
     axes = tuple(a % rank for a in op.axes)
+    if end is not None and 0 in g.dims(e):
+        return Refused(Refusal.SHAPE, e, facts=(("values", str(g.shape(e))),))  # the largest of nothing
     if end is None or g.dims(at) != tuple(1 if i in axes else d for i, d in enumerate(g.dims(e))):
         return None
     if len(axes) != 1:
@@ -368,7 +370,7 @@ def recognise_softmax(g: Draft, n: NodeId, limits: Limits) -> Outcome:
             top = thin(g, clamped[0])
         most = g.op(top)
         if isinstance(most, Reduce) and most.kind == "max" and g.inputs(top) == (a,) and tuple(
-                i % rank for i in most.axes) == axes and g.only_reader(x) == e:
+                i % rank for i in most.axes) == axes and _spread(g, m, a, axes) and g.only_reader(x) == e:
             x = a
     made = Rewrite(g, end)
     return made.replace(end, made.add(Softmax(axes[0]), x))

@@ -258,11 +258,26 @@ def _table(g: Draft, r: Rewrite, table: NodeId, rows: int, rot: _Rotation) -> No
     return r.add(Narrow(1, 0, half), flat)
 
 
+def shared_tables(g: Draft, ropes: list[NodeId | None], head_dim: int) -> tuple[NodeId, ...] | Refused:
+    """cos and sin that q and k share, or nothing; v is never rotated."""
+    q, k, v = ropes
+    if q is None and k is None and v is None:
+        return ()
+    if q is None or k is None or v is not None:
+        return Refused(Refusal.ROTATION, next(i for i in ropes if i is not None))
+    for i in (q, k):
+        op = g.op(i)
+        assert isinstance(op, Rope)
+        if (op.interleaved or op.n_rot != head_dim or op.head_dim != head_dim or g.inputs(i)[1:] != g.inputs(q)[1:]):
+            return Refused(Refusal.ROTATION, i, facts=(("interleaved", op.interleaved), ("n_rot", op.n_rot)))
+    return g.inputs(q)[1:]
+
+
 # --- rules --------------------------------------------------------------------------------------------
 
 
 @rule(anchors=("Binary", "Concat", "Reshape"), group="rope", reasons=(
-    Refusal.ROTATION, Refusal.LAYOUT, Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE))
+    Refusal.ROTATION, Refusal.LAYOUT, Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE, Refusal.UNKNOWN_SHAPE))
 def rope(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Rotary embedding from slices, signs and tables becomes one op, pairs in halves or interleaved, in part or whole.
 
@@ -280,8 +295,10 @@ def rope(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         found = _by_halves(g, n)
     else:
         return None
-    if found is None or any(d < 0 for d in g.dims(found.x)):
+    if found is None:
         return None
+    if any(d < 0 for d in g.dims(found.x)):
+        return Refused(Refusal.UNKNOWN_SHAPE, found.x, facts=(("x", str(g.shape(found.x))),))
     return _rewritten(g, found, limits)
 
 

@@ -14,6 +14,7 @@ from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.cleanup import same_shape
+from planner_core.fusion.rules.rope import shared_tables
 from planner_core.ir import Array, DType, NodeId
 from planner_core.ir.ops import (
     Attention,
@@ -185,7 +186,7 @@ def concat_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     for i, p, t in zip(g.inputs(n), ps, traced, strict=False):
         if g.dims(i)[:2] != g.dims(p.node)[:2] or -1 in g.dims(p.node) or (t[1] is not None and g.dims(t[1]) != g.dims(p.node)):
             return Refused(Refusal.LAYOUT, i, facts=(("operand", str(g.shape(i))), ("projection", str(g.shape(p.node)))))
-    tables = _tables(g, [t[1] for t in traced], op.head_dim)
+    tables = shared_tables(g, [t[1] for t in traced], op.head_dim)
     if isinstance(tables, Refused):
         return tables
     for nodes in [t[2] for t in traced]:
@@ -213,18 +214,3 @@ def _traced(g: Draft, n: NodeId) -> tuple[NodeId, NodeId | None, list[NodeId]]:
         else:
             break
     return n, rope, between
-
-
-def _tables(g: Draft, ropes: list[NodeId | None], head_dim: int) -> tuple[NodeId, ...] | Refused:
-    """cos and sin that q and k share, or nothing; v is never rotated."""
-    q, k, v = ropes
-    if q is None and k is None and v is None:
-        return ()
-    if q is None or k is None or v is not None:
-        return Refused(Refusal.ROTATION, next(i for i in ropes if i is not None))
-    for i in (q, k):
-        op = g.op(i)
-        assert isinstance(op, Rope)
-        if (op.interleaved or op.n_rot != head_dim or op.head_dim != head_dim or g.inputs(i)[1:] != g.inputs(q)[1:]):
-            return Refused(Refusal.ROTATION, i, facts=(("interleaved", op.interleaved), ("n_rot", op.n_rot)))
-    return g.inputs(q)[1:]

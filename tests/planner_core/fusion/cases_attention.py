@@ -174,7 +174,8 @@ PLAIN: list[tuple[str, dict[str, Any]]] = [
     ("merged, heads expand", {"layout": "bmm", "share": "expand", "groups": 2}),
     ("merged, keys rows first", {"layout": "bmm", "turn": "rows first", "mask": "input padding"}),
     ("NaN replaced", {"mask": "causal", "guard": True}),
-    ("NaN replaced, finite", {"mask": "input", "how": "keep", "fill": -1e4, "guard": True}),
+    ("NaN replaced, finite", {"mask": "odd", "how": "keep", "fill": -1e4, "guard": True}),
+    ("finite, rows without keys stay even", {"mask": "input", "how": "keep", "fill": -3e38}),
     ("one head", {"layout": "single", "mask": "input"}),
     ("softmax in f32", {"cast": True, "dtype": DType.F16, "mask": "causal"}),
 ]
@@ -190,7 +191,17 @@ APPLIED = [
     *(Applied(P, lambda la=la: packed(la, rotated="qk"), ("FusedAttentionBlock",), ("Narrow", "Rope", "Attention"),  # type: ignore[misc]
               id=f"{la}, rotated") for la in ("bhsd", "bshd")),
 ]
+def unbound() -> Graph:
+    """Batch and rows are symbols."""
+    g = Graph("unbound")
+    q, k, v = (g.input(n, ("B", 2, "S", 4)) for n in "qkv")
+    return g.set_outputs(g.mm(g.softmax(g.mm(q, g.transpose(k, perm=(0, 1, 3, 2))), axis=-1), v))
+
+
 REFUSED = [
+    Refused(A, Refusal.UNKNOWN_SHAPE, unbound, evaluate=False),
+    Refused(A, Refusal.MASK, lambda: attention(mask="input", how="keep", fill=-1e4), id="a fill that is no shift"),
+    Refused(A, Refusal.MASK, lambda: attention(mask="input", how="keep", fill=-1e4, guard=True), id="guarded"),
     Refused(A, Refusal.SHARED, lambda: attention(keep="shared")),
     Refused(A, Refusal.OUTPUT, lambda: attention(keep="output")),
     Refused(A, Refusal.DTYPE, lambda: attention(dtype=DType.F64)),

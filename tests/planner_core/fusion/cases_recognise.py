@@ -240,6 +240,8 @@ APPLIED = [
     Applied(SOFT, lambda: softmax(flat=True, by="mul"), ("Softmax",), ("Reduce(sum)",), id="as JAX writes it"),
 ]
 REFUSED = [
+    Refused("recognise_layer_norm", Refusal.UNKNOWN_SHAPE, lambda: layer_norm((2, 3, "H")), evaluate=False),  # type: ignore[arg-type]
+    Refused("recognise_rms_norm", Refusal.UNKNOWN_SHAPE, lambda: rms_norm((2, 3, "H")), evaluate=False),  # type: ignore[arg-type]
     Refused(LN, Refusal.SHARED, lambda: layer_norm(other="shared")),
     Refused(LN, Refusal.OUTPUT, lambda: layer_norm(keep="d")),
     Refused(LN, Refusal.DTYPE, lambda: layer_norm(dtype=DType.F64)),

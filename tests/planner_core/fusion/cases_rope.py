@@ -118,7 +118,17 @@ APPLIED = [
     Applied("rope", lambda: rope(turned=True, part=4), ("Rope", "Transpose"), ("Concat",), times=2, id="in part, before the transpose"),
     Applied("kv_append", append, ("KvAppend",), ("Concat", "Narrow")),
 ]
+def unbound() -> Graph:
+    """As many rows as a symbol says."""
+    g = Graph("unbound")
+    x = g.input("x", (1, 2, "S", 8))
+    cos, sin = (g.param(n, ("S", 8)) for n in ("cos", "sin"))
+    a, b = (g.narrow(x, axis=3, start=s, len=4) for s in (0, 4))
+    return g.set_outputs(g.add(g.mul(x, cos), g.mul(g.concat(g.neg(b), a, axis=3), sin)))
+
+
 REFUSED = [
+    Refused("rope", Refusal.UNKNOWN_SHAPE, unbound, evaluate=False),
     Refused("rope", Refusal.ROTATION, lambda: rope("unequal")),
     Refused("rope", Refusal.ROTATION, lambda: rope("unequal", interleaved="slice"), id="pairs"),
     Refused("rope", Refusal.LAYOUT, lambda: rope("per sequence")),

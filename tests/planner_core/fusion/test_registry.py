@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from planner_core.fusion import RULES, FusionOptions, FusionTarget, Refusal, fusion_for_target
+from planner_core.errors import FusionError
+from planner_core.fusion import RULES, FusionOptions, FusionTarget, Refusal, fuse_graph, fusion_for_target
+from planner_core.ir import DType, Graph
 from planner_core.options import options_of
-from tests.planner_core.fusion.harness import Applied, Refused, case_id, check_applied, check_refused
+from tests.planner_core.fusion.harness import Applied, Refused, case_id, check_applied, check_refused, same
 
 MODULES = [importlib.import_module(f"tests.planner_core.fusion.{p.stem}")
            for p in sorted(Path(__file__).parent.glob("cases_*.py"))]
@@ -52,3 +54,43 @@ def test_options_are_the_rules() -> None:
 def test_presets(target: FusionTarget) -> None:
     preset = fusion_for_target(target)
     assert {n for n in RULES if getattr(preset, n)} == {n for n, r in RULES.items() if target in r.targets}
+
+
+def sum_of(count: int) -> Graph:
+    """Inputs added one after the other."""
+    g = Graph("sum")
+    first, *rest = (g.input(f"x{i}", (4,)) for i in range(count))
+    for r in rest:
+        first = g.add(first, r)
+    return g.set_outputs(first)
+
+
+@pytest.mark.parametrize(("target", "most"), [(t, 7 if t is FusionTarget.WGPU else 16) for t in FusionTarget])
+def test_a_region_reads_as_many_inputs_as_the_target_binds(target: FusionTarget, most: int) -> None:
+    whole, over = (same(sum_of(n), "elementwise_region", target=target) for n in (most, most + 1))
+    assert len(whole.graph.of("ElementwiseRegion")) == 1
+    assert [len(n.inputs) for n in over.graph.nodes if n.op.name == "ElementwiseRegion"] == [most]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.text)
+@pytest.mark.parametrize("target", FusionTarget)
+def test_kernels_fuse_in_what_the_target_computes_in(target: FusionTarget, dtype: DType) -> None:
+    g = Graph("product")
+    x, w, b = g.input("x", (2, 4), dtype), g.param("w", (4, 3), dtype), g.param("b", (3,), dtype)
+    g.set_outputs(g.relu(g.add(g.mm(x, w), b)))
+    f = same(g, "matmul_bias_act", target=target)
+    refused = [d.reason for d in f.log.refused()]
+    knows = {FusionTarget.WGPU: {"f32"}, FusionTarget.TPU: {"f32", "bf16"}}.get(
+        target, {"f32", "f16"} if target in (FusionTarget.CPU, FusionTarget.METAL) else {"f32", "f16", "bf16"})
+    assert bool(f.log.applied()) == (dtype.text in knows)
+    assert (Refusal.DTYPE in refused) == (dtype.text not in knows)
+
+
+def test_bad_arguments_are_one_clear_error() -> None:
+    g = sum_of(2)
+    for args in ((g, "nope"), (g, 3), (None,), (g, "cpu", "x")):
+        with pytest.raises(FusionError, match="wanted"):
+            fuse_graph(*args)  # type: ignore[arg-type]
+    for node in (-1, 99):
+        with pytest.raises(FusionError, match=r"wanted 0 to 2"):
+            fuse_graph(g).why_not(node)
