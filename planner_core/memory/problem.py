@@ -17,6 +17,8 @@ from planner_core.errors import PlanError
 
 __all__ = ["Budget", "Offsets", "Problem", "Strategy"]
 
+MOST_BYTES = 1 << 62
+"""Of all buffers together, and of an offset: so that every end fits 64 bits."""
 I64 = npt.NDArray[np.int64]
 Offsets = I64
 
@@ -50,6 +52,10 @@ class Problem:
                 i = int(bad[0])
                 raise PlanError(f"buffer {i}: live [{self.birth[i]}, {self.death[i]}], size {self.size[i]}, guard "
                                 f"{self.guard[i]}, alignment {a[i]}; wanted birth ≤ death, sizes ≥ 0, a power of two")
+            total = float((self.size.astype(np.float64) + self.guard + a).sum())
+            if total > MOST_BYTES:
+                raise PlanError(f"{n} buffers of {total:.3g} bytes with guards and alignment: more than {MOST_BYTES}, so that "
+                                "offsets would not fit 64 bits; check the sizes' unit")
 
     def __len__(self) -> int:
         return len(self.birth)

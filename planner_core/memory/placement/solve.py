@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -61,16 +61,21 @@ def solve(
     Raises ``PlanError`` for an invalid placement by the strategy, or where no placement fits the capacity: the
     bound says which buffers are in the way. An arena above the capacity is returned where that is unproven.
     """
+    if seed < 0 or (seconds is not None and seconds != seconds):
+        raise PlanError(f"seed {seed}, seconds {seconds}: wanted a seed of 0 or more and a number of seconds")
     bound, step = lower_bound(problem)
     if capacity is not None and bound > capacity:
         here = np.flatnonzero((problem.birth <= step) & (problem.death >= step) & (problem.size + problem.guard > 0))
         raise PlanError(f"no placement fits {capacity} bytes: {len(here)} buffers live at step {step} need {bound} "
                         f"({', '.join(map(str, here[:8].tolist()))}{', …' if len(here) > 8 else ''})")
     start = time.perf_counter()
-    offsets, proved = run(strategy, problem, Budget(seconds, work, seed, cancel, capacity))
+    own = Problem(*(getattr(problem, f.name).copy() for f in fields(problem)))  # a strategy may write into what it is given
+    offsets, proved = run(strategy, own, Budget(seconds, work, seed, cancel, capacity))
     took = time.perf_counter() - start
     require_valid(problem, offsets, strategy)
     arena = problem.height(offsets)
+    if arena < bound:
+        raise PlanError(f"strategy {strategy!r}: an arena of {arena} bytes below the bound of {bound}; report the problem")
     if proved > arena:
         raise PlanError(f"strategy {strategy!r} claims a bound of {proved} bytes, above its own arena of {arena}")
     bound = max(bound, proved)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner_core.errors import PlanError
-from planner_core.memory.problem import I64, Offsets, Problem
+from planner_core.memory.problem import I64, MOST_BYTES, Offsets, Problem
 
 __all__ = ["complaints", "meeting_rows", "require_valid"]
 
@@ -98,11 +98,14 @@ def _below(left: I64, right: I64, covered: npt.NDArray[np.bool_]) -> tuple[I64, 
 def complaints(problem: Problem, offsets: Offsets) -> list[str]:
     """What is wrong with a placement, one line each; [] when it is valid."""
     offsets = np.asarray(offsets)
-    if offsets.shape != (len(problem),) or offsets.dtype.kind not in "iu":
+    if offsets.shape != (len(problem),) or offsets.dtype.kind != "i":
         return [f"offsets are {offsets.dtype}{list(offsets.shape)}, wanted int64[{len(problem)}]"]
     bad: list[str] = []
     for i in np.flatnonzero(offsets < 0).tolist():
         bad.append(f"buffer {i} is at {offsets[i]}, below 0")
+    far = np.flatnonzero(offsets > MOST_BYTES).tolist()
+    if far:  # an end past 64 bits would wrap, and the checks below with it
+        return [*bad, *(f"buffer {i} is at {offsets[i]}, beyond {MOST_BYTES}" for i in far)]
     moved = (problem.fixed >= 0) & (offsets != problem.fixed)
     for i in np.flatnonzero(moved).tolist():
         bad.append(f"buffer {i} is at {offsets[i]}, fixed at {problem.fixed[i]}")

@@ -185,3 +185,27 @@ def test_a_large_problem_stays_first_fit() -> None:
     assert np.array_equal(place(p, order), place_plain(p, order))
     small = wide(400, 20)
     assert np.array_equal(place(small, order_of(small, "size")), first_fit_scan(small))
+
+
+def test_a_strategy_can_neither_wrap_nor_write() -> None:
+    """Offsets near 2^63 would wrap to a small arena; what a strategy does to its problem stays with it."""
+    p = Problem.of([0, 0, 1], [1, 2, 2], [10, 20, 30])
+    wrong = {"wraps": lambda q, b: np.asarray([0, 10, 2**63 - 5]), "unsigned": lambda q, b: np.asarray([0, 10, 2**63 + 5], np.uint64),
+             "writes": lambda q, b: (q.size.fill(0), np.zeros(3, np.int64))[1]}
+    for name, fn in wrong.items():
+        strategy(name, "Wrong on purpose.")(fn)
+        try:
+            with pytest.raises(PlanError, match=name):
+                solve(p, name)
+        finally:
+            STRATEGIES.pop(name)
+        assert p.size.tolist() == [10, 20, 30]
+
+
+def test_problems_beyond_64_bits_and_odd_arguments_are_refused() -> None:
+    with pytest.raises(PlanError, match="would not fit 64 bits"):
+        Problem.of([0] * 3, [1] * 3, [1 << 62] * 3)
+    p = Problem.of([0], [1], [8])
+    for kw in ({"seed": -1}, {"seconds": float("nan")}):
+        with pytest.raises(PlanError, match="wanted a seed of 0 or more"):
+            solve(p, **kw)
