@@ -36,6 +36,8 @@ class Limits:
     target: Target = Target.CPU
     region_inputs: int = 16
     region_steps: int = 32
+    batch_inputs: int = 64
+    """Of all slices of one batch together."""
     dtypes: frozenset[DType] = field(default_factory=lambda: frozenset({DType.F32, DType.F16}))
     """Element types that fused kernels compute in."""
     region_dtypes: frozenset[DType] = field(default_factory=lambda: frozenset({DType.F32}))
@@ -54,7 +56,7 @@ LIMITS: dict[Target, Limits] = {
     Target.MLX: Limits(Target.MLX, dtypes=_ALL),
     Target.CUDA: Limits(Target.CUDA, dtypes=_ALL),
     Target.ROCM: Limits(Target.ROCM, dtypes=_ALL),
-    Target.WGPU: Limits(Target.WGPU, region_inputs=7, dtypes=_F32),
+    Target.WGPU: Limits(Target.WGPU, region_inputs=7, batch_inputs=7, dtypes=_F32),
     Target.TPU: Limits(Target.TPU, dtypes=frozenset({DType.F32, DType.BF16})),
 }
 """What each target's kernels take. Regions: the command list's 16 inputs and 32 steps of f32 (command-list.md); a

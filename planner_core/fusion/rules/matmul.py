@@ -270,11 +270,17 @@ def _swaps(g: Draft, n: NodeId) -> bool:
 
 
 def owned_by_plan(g: Draft, t: NodeId, limits: Limits) -> bool:
-    """A transpose that the target's memory plan drops by itself (Metal's ``elide_bank_transposes``)."""
+    """A transpose that the target's memory plan drops by itself (Metal's ``elide_bank_transposes``).
+
+    One that several products read in the graph as written is none: the plan would not have dropped it.
+    """
     op = g.op(t)
     if limits.target is not Target.METAL or not isinstance(op, Transpose) or g.dtype(t) is not DType.F32 or g.is_output(t):
         return False
     if op.perm == (1, 0):
+        reads = g.source.uses.ptr
+        if t < len(g.source) and int(reads[t + 1] - reads[t]) != 1:
+            return False
         reader = g.only_reader(t)
         return (reader is not None and g.op(reader).name == "MatMul" and g.reads(t) == 1
                 and all(g.shape(i).rank == 2 for i in g.inputs(reader)))

@@ -290,7 +290,7 @@ def batch_elementwise_region(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         first = max((g.level[x] for x in g.inputs(i)), default=-1)
         if max(ready, first) >= min(level, g.level[i]):
             late = late or Refused(Refusal.ORDER, i)
-        elif (len(chosen) + 1) * len(g.inputs(n)) <= MAX_BATCH_INPUTS:
+        elif (len(chosen) + 1) * len(g.inputs(n)) <= min(MAX_BATCH_INPUTS, limits.batch_inputs):
             chosen.append(i)
             ready, level = max(ready, first), min(level, g.level[i])
     if len(chosen) < 2:

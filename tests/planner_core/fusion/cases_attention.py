@@ -191,6 +191,13 @@ APPLIED = [
     *(Applied(P, lambda la=la: packed(la, rotated="qk"), ("FusedAttentionBlock",), ("Narrow", "Rope", "Attention"),  # type: ignore[misc]
               id=f"{la}, rotated") for la in ("bhsd", "bshd")),
 ]
+def empty() -> Graph:
+    """No keys to attend to."""
+    g = Graph("empty")
+    q, k, v = (g.input(n, (1, 2, rows, 4)) for n, rows in (("q", 3), ("k", 0), ("v", 0)))
+    return g.set_outputs(g.mm(g.softmax(g.mm(q, g.transpose(k, perm=(0, 1, 3, 2))), axis=-1), v))
+
+
 def unbound() -> Graph:
     """Batch and rows are symbols."""
     g = Graph("unbound")
@@ -200,6 +207,7 @@ def unbound() -> Graph:
 
 REFUSED = [
     Refused(A, Refusal.UNKNOWN_SHAPE, unbound, evaluate=False),
+    Refused(A, Refusal.SHAPE, empty, evaluate=False, id="no keys"),
     Refused(A, Refusal.MASK, lambda: attention(mask="input", how="keep", fill=-1e4), id="a fill that is no shift"),
     Refused(A, Refusal.MASK, lambda: attention(mask="input", how="keep", fill=-1e4, guard=True), id="guarded"),
     Refused(A, Refusal.SHARED, lambda: attention(keep="shared")),

@@ -122,7 +122,8 @@ APPLIED = [
     Applied("transpose_into_matmul", tied, made=("TransposedMatMul",), gone=("Transpose",), id="tied"),
     Applied("transpose_into_matmul", twice, gone=("Transpose",), times=2, id="two products"),
     Applied("transpose_into_matmul", back, made=("MatMul",), gone=("Transpose",), id="there and back"),
-    Applied("transpose_into_matmul", twice, made=("TransposedMatMul", "Transpose"), target=METAL, id="one stays for the plan"),
+    Applied("transpose_into_matmul", twice, made=("TransposedMatMul",), gone=("Transpose",), times=2, target=METAL,
+            id="two products, Metal"),  # the plan drops only a transpose with one reader
     Applied("bank_transposes", bank, made=("TransposedGroupedMatMul",), gone=("Transpose",)),
     Applied("dequant_matmul", quantised, made=("DequantMatMulBlocked",), gone=("MatMul", "Cast"), id="a column"),
     Applied("dequant_matmul", lambda: quantised((), (), swap=True), gone=("MatMul", "Cast"), id="a tensor"),

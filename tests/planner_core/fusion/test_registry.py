@@ -72,6 +72,16 @@ def test_a_region_reads_as_many_inputs_as_the_target_binds(target: FusionTarget,
     assert [len(n.inputs) for n in over.graph.nodes if n.op.name == "ElementwiseRegion"] == [most]
 
 
+@pytest.mark.parametrize(("target", "operands"), [(FusionTarget.CUDA, 8), (FusionTarget.WGPU, 6)])
+def test_a_batch_reads_as_many_inputs_as_the_target_binds(target: FusionTarget, operands: int) -> None:
+    """Four equal chains of two inputs: all in one launch, or three and one by itself."""
+    g = Graph("batch")
+    x = g.input("x", (4,))
+    outs = [g.tanh(g.add(x, g.input(f"y{i}", (4,)))) for i in range(4)]
+    f = same(g.set_outputs(*outs), "elementwise_region", "batch_elementwise_region", target=target)
+    assert [len(n.inputs) for n in f.graph.nodes if n.op.name == "BatchElementwiseRegion"] == [operands]
+
+
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.text)
 @pytest.mark.parametrize("target", FusionTarget)
 def test_kernels_fuse_in_what_the_target_computes_in(target: FusionTarget, dtype: DType) -> None:
