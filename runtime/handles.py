@@ -22,6 +22,7 @@ __all__ = ["Handles", "RowFeed"]
 class RowFeed:
     """After each run the rows of ``output`` go to ``handle`` from row ``row`` on, which then moves behind them."""
 
+    output: str
     source: Array
     target: Array
     row: int
@@ -109,20 +110,27 @@ class Handles:
                            f"which handle {handle!r} holds")
         if not 0 <= row <= len(target):
             raise RunError(f"row {row} is not in handle {handle!r} ({len(target)} rows)")
-        self._feeds[handle] = RowFeed(self._executor.view(b.operand, False).reshape(-1, width), target, row)
+        self._feeds[handle] = RowFeed(output, self._executor.view(b.operand, False).reshape(-1, width), target, row)
 
-    def check_feeds(self) -> None:
+    @staticmethod
+    def _fresh(running: HostExecutor, f: RowFeed) -> int:
+        """Rows of the fed output that a run on this executor computes: all, or the active ones."""
+        o = next(b.operand for b in running.commands.outputs if b.name == f.output)
+        width: int = f.source.shape[1]
+        return o.numel // max(width, 1)
+
+    def check_feeds(self, running: HostExecutor) -> None:
         """``RunError`` if a feed has no room for the rows of the next run."""
         for name, f in self._feeds.items():
-            if f.row + len(f.source) > len(f.target):
+            if f.row + self._fresh(running, f) > len(f.target):
                 raise RunError(f"handle {name!r} is full: row {f.row} of {len(f.target)}; roll its rows over to a larger "
                                "bucket first")
 
-    def fed(self) -> None:
-        """After a run: move every feed's rows."""
+    def fed(self, running: HostExecutor) -> None:
+        """After a run: move the rows that it computed."""
         for f in self._feeds.values():
-            n = len(f.source)
-            f.target[f.row : f.row + n] = f.source
+            n = self._fresh(running, f)
+            f.target[f.row : f.row + n] = f.source[:n]
             f.row += n
 
     @property

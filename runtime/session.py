@@ -135,8 +135,8 @@ class CompiledGraph:
         False, with nothing changed, unless names, dtypes, offsets, sizes and the total match byte for byte (and values
         that were compiled in are equal). A graph shares with itself trivially. Compile with ``separate_weights``.
         """
-        if other is self:
-            return True
+        if other is self or self.executor.stands_with(other.executor):
+            return True  # whoever uploaded the buffer keeps it
         if self._frozen.keys() != other._frozen.keys() or any(
                 a is not other._frozen[n] and not np.array_equal(a, other._frozen[n]) for n, a in self._frozen.items()):
             return False
@@ -234,19 +234,20 @@ class CompiledGraph:
         Raises ``RunError`` for wrong inputs; a thread waits for the run of another.
         """
         with self._lock:
-            if self.handles.feeding:
-                self.handles.check_feeds()
             active = None
             if self._extent is not None and sanitize:
                 self.extent_reason = "audited runs are whole"
             elif self._extent is not None and self._extent[0] != self._extent[1]:
                 active = self._active_executor(self._extent)
+            running = active or self.executor
+            if self.handles.feeding:
+                self.handles.check_feeds(running)
             if active is None:
                 self.executor.execute(inputs, sanitize=sanitize, timed=timed)
             else:
                 active.execute(self._cut(active, inputs), timed=timed)
             if self.handles.feeding:
-                self.handles.fed()
+                self.handles.fed(running)
             return self.executor.outputs()
 
     def _cut(self, active: HostExecutor, inputs: Mapping[str, Array]) -> dict[str, Array]:

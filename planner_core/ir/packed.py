@@ -99,7 +99,9 @@ def quantize(values: Array, scheme: QuantScheme) -> Array:
                              "use q4_0, q4_1, q5_0, q5_1, q8_0, q1_0 or q2_0") from None
     blocks = x.reshape(-1, scheme.block)
     if scheme is QuantScheme.Q1_0:
-        d = np.abs(blocks).mean(1, keepdims=True)
+        held = np.full((*x.shape[:-1], x.shape[-1] // scheme.block, 1), scheme.block)  # the padding is no weight
+        held[..., -1, :] -= pad
+        d = np.abs(blocks).sum(1, keepdims=True) / held.reshape(-1, 1)
         codes, bits = (blocks >= 0).astype(np.uint8), 1
     else:
         top = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)

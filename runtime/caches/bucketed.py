@@ -279,7 +279,8 @@ class BucketedCompileCache(CacheBase):
             if i is None or target is None or self._share_into(i, target) is None:
                 return False
             s = self._stats[i]
-            s.shares, s.resident_bytes = True, 0
+            if not target.own_weight_bytes:  # else it owns the buffer that the other stands on
+                s.shares, s.resident_bytes = True, 0
             self._log.add("share", upper, i, self.resident_bytes)
             return True
 

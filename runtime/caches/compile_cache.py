@@ -86,11 +86,12 @@ class CompileCache(CacheBase):
         with self._lock:
             target = self._entries.get(key)
             source = None if target is None else self._share_into(key, target)
-            if source is None:
+            if target is None or source is None:
                 return False
             self._donor = source
             s = self._stats[key]
-            s.shares, s.resident_bytes = True, 0
+            if not target.own_weight_bytes:  # else it owns the buffer that the other stands on
+                s.shares, s.resident_bytes = True, 0
             self._log.add("share", key, key, self.resident_bytes)
             return True
 

@@ -145,6 +145,10 @@ class HostExecutor:
         """Inputs that are in their slots already: a run neither needs nor overwrites them."""
         return self._arena.resident
 
+    def stands_with(self, other: HostExecutor) -> bool:
+        """Both read one weight buffer already."""
+        return self._store is other._store
+
     def share_weights_from(self, other: HostExecutor) -> bool:
         """Read another executor's weight buffer from now on; False, with nothing changed, unless the layouts match
         byte for byte and the same params were compiled in (the caller knows their values)."""

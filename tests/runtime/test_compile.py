@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from planner_core.errors import PlanError, UnboundDimError
 from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph, Shape
 from planner_core.memory import Target
-from runtime import CompileOptions, RunError, compile_graph
+from runtime import CompileOptions, RunError, compile_graph, register_kernel
 
 
 def two_layers() -> Graph:
@@ -258,3 +260,15 @@ def test_in_place_runs_are_audited_clean_and_equal() -> None:
     merged = plain.with_options(in_place=True)
     assert merged.plan.arena_size < plain.plan.arena_size
     np.testing.assert_array_equal(merged.run(feed, sanitize=True)["y"], plain.run(feed, sanitize=True)["y"])
+
+
+def test_a_kernels_own_error_names_the_thunk_and_the_node() -> None:
+    def writes_its_input(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], attrs: dict[str, object]) -> None:
+        ins[0][...] = 0
+
+    register_kernel("test.writes", writes_its_input)
+    g = Graph("custom")
+    x = g.input("x", (3, 5))
+    g.set_outputs(g.custom(x, op_name="test.writes", shape=g[x].shape, name="mine"))
+    with pytest.raises(RunError, match=r"thunk 0 custom_op:test\.writes .*'mine'.*raised ValueError: .*read-only"):
+        compile_graph(g).run({"x": X}, sanitize=True)

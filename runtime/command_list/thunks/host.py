@@ -132,4 +132,9 @@ class CustomOp(Thunk):
                 f"node {self.node!r} is the custom op {self.kernel!r}: planned, not runnable here, since no kernel "
                 f"is registered; call runtime.register_kernel({self.kernel!r}, fn) with fn(inputs, outputs, attrs)"
             )
-        fn(inputs, (output, *results), json.loads(self.attrs or "{}"))
+        try:
+            fn(inputs, (output, *results), json.loads(self.attrs or "{}"))
+        except RunError:
+            raise
+        except Exception as e:  # the user's code raises what it likes; the executor adds the thunk and the node
+            raise RunError(f"the kernel registered for {self.kernel!r} raised {type(e).__name__}: {e}") from e

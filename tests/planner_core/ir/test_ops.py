@@ -354,3 +354,13 @@ def test_slice_bounds_outside_the_axis_are_refused(start: int, stop: int, step: 
     g = Graph()
     with pytest.raises(GraphError, match=r"wanted bounds within \[0, 4\]"):
         g.slice(g.input("x", (4,)), axes=(0,), starts=(start,), stops=(stop,), steps=(step,))
+
+
+def test_grouped_products_know_every_float() -> None:
+    x, w = np.arange(12).reshape(3, 4), np.arange(40).reshape(2, 4, 5) % 7
+    idx = np.asarray([0, 1, 1])
+    want = np.stack([row @ w[e] for row, e in zip(x, idx, strict=True)])
+    for dtype in (DType.F64, DType.F32, DType.F16, DType.BF16):
+        got = registry()["GroupedMatMul"]().evaluate(x.astype(dtype.numpy), w.astype(dtype.numpy), idx)
+        assert got.dtype == dtype.numpy
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-7)

@@ -10,7 +10,7 @@ import pytest
 import scipy.special
 
 from planner_core.ir import DType, QuantScheme
-from planner_core.ir.packed import random_blocks
+from planner_core.ir.packed import dequantize, quantize, random_blocks
 from runtime.command_list import Operand, Scratch, Thunk, registry, thunk_from_json
 from runtime.command_list.thunks import decode
 from tests.runtime.gallery import Array, rand
@@ -122,3 +122,9 @@ def test_every_thunk_of_the_module_has_a_test() -> None:
     text = Path(__file__).read_text()
     for cls in registry().values():
         assert cls.__module__ != decode.__name__ or f"decode.{cls.name}(" in text, cls.name
+
+
+@pytest.mark.parametrize("k", [1, 64, 128, 200])
+def test_q1_0_scales_a_short_block_by_its_own_values(k: int) -> None:
+    got = dequantize(quantize(np.full((2, k), 8, np.float32), QuantScheme.Q1_0), QuantScheme.Q1_0, k)
+    assert (got == 8).all()

@@ -1,0 +1,47 @@
+"""Who counts a shared weight buffer, and which rows a feed takes from an active run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner_core.ir import Graph
+from runtime.caches import BucketedCompileCache
+from runtime.session import Device, Session
+
+
+def linear(rows: int) -> tuple[Graph, dict[str, np.ndarray]]:
+    g = Graph("linear")
+    x, w = g.input("x", (rows, 8)), g.param("w", (8, 4))
+    g.set_outputs(g.mm(x, w), names=["y"])
+    return g, {"w": np.ones((8, 4), np.float32)}
+
+
+def test_sharing_back_leaves_the_owner_its_bytes() -> None:
+    cache = BucketedCompileCache(Device.CPU, [(1, 9), (9, 17)])
+    for key in (8, 16):
+        cache.ensure_graph_with_params(key, linear)
+    before = cache.resident_bytes
+    assert before > 0
+    assert cache.try_share_params_from_donor(8)
+    assert cache.try_share_params_from_donor(16)
+    assert cache.resident_bytes == before
+
+
+@pytest.mark.parametrize(("extent", "rows"), [(None, 8), ((2, 8), 2)])
+def test_a_feed_takes_the_rows_that_the_run_computed(extent: tuple[int, int] | None, rows: int) -> None:
+    g = Graph("feed")
+    x, past = g.input("x", (8, 4)), g.input("past_k_0", (32, 4))
+    g.set_outputs(g.relu(x), g.neg(past), names=["k", "seen"])
+    c = Session(Device.CPU).compile(g, bucket_dim={"x": 0})
+    c.bind_gpu_handle("past_k_0", np.zeros((32, 4), np.float32))
+    c.stage_bound_gpu_handles_to_arena()
+    c.register_kv_row_feed("past_k_0", "k", 0)
+    c.run({"x": np.full((8, 4), 9, np.float32)})
+    c.set_active_extent(extent)
+    c.run({"x": np.ones((8, 4), np.float32)})
+    held = c.handles.view("past_k_0")
+    assert c.handles.rows("past_k_0") == 8 + rows
+    assert (held[:8] == 9).all()
+    assert (held[8 : 8 + rows] == 1).all()
+    assert (held[8 + rows :] == 0).all()
