@@ -48,9 +48,6 @@ def sweep(model: str | Graph, options: PlanOptions | None = None, **dims: Any) -
     Raises ``GraphError`` for a name that the model doesn't have, a value it can't take, a symbol left out.
     """
     values = {k: list(v) if isinstance(v, Iterable) and not isinstance(v, str) else [v] for k, v in dims.items()}
-    for name, several in values.items():
-        if not several:
-            raise GraphError(f"sweep over {name}: an empty list; wanted one value or more")
     make = _maker(model, values)
     rows = []
     for point in itertools.product(*values.values()):

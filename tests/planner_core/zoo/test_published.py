@@ -179,11 +179,11 @@ def test_half_floats_everywhere() -> None:
     ("unet3d", {"size": 100}, "unet3d: wanted size and depth that halve at every level"),
     ("dit-block", {"patch": 3}, "dit-block: wanted patches that tile the latent"),
     ("albert-onnx", {"heads": 5}, "albert-onnx: wanted heads that divide hidden"),
-    ("tts-duration", {"frames": 0}, "tts-duration: wanted positive sizes"),
+    ("tts-duration", {"frames": 0}, "tts-duration: frames=0: wanted 1 or more"),
     ("sam-attention", {"heads": 5}, "sam-attention: wanted heads that divide hidden"),
-    ("mamba", {"seq": 0}, "mamba: wanted positive sizes"),
-    ("mamba-train", {"layers": 0}, "mamba: wanted positive sizes"),
-    ("matmul-train", {"rows": 0}, "matmul-train: wanted positive sizes"),
+    ("mamba", {"seq": 0}, "mamba: seq=0: wanted 1 or more"),
+    ("mamba-train", {"layers": 0}, "mamba-train: layers=0: wanted 1 or more"),
+    ("matmul-train", {"rows": 0}, "matmul-train: rows=0: wanted 1 or more"),
     ("resnet50", {"size": 16}, "resnet50: wanted size of at least 32"),
 ])
 def test_bad_sizes_are_named(name: str, params: dict[str, object], text: str) -> None:

@@ -75,8 +75,3 @@ def test_registration_mistakes_fail_at_import() -> None:
 def test_sizes_that_make_no_model_are_refused(name: str, params: dict[str, int], says: str) -> None:
     with pytest.raises(GraphError, match=says):
         zoo.build(name, **params)
-
-
-def test_a_sweep_over_nothing_is_refused() -> None:
-    with pytest.raises(GraphError, match="sweep over seq: an empty list"):
-        zoo.sweep("minilm", seq=[])
