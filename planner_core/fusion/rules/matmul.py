@@ -14,6 +14,8 @@ from planner_core.ir.ops import (
     Activation,
     Binary,
     Cast,
+    Dequantize,
+    DequantMatMul,
     DequantMatMulBlocked,
     Expand,
     FusedMatMulBiasAct,
@@ -71,6 +73,31 @@ def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return Refused(Refusal.QUANTISATION, scale, facts=(("weight", str(g.shape(codes))), ("scale", str(g.shape(scale)))))
     size, rows, vectors = made
     return r.replace(n, r.add(DequantMatMulBlocked(8, size), x, rows, *vectors)).note(block=size, bits=8)
+
+
+@rule(anchors=("MatMul", "TransposedMatMul"), group="matmul", reasons=(
+    Refusal.SHARED, Refusal.OUTPUT, Refusal.LAYOUT))
+def dequant_gguf_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
+    """A product with a GGUF weight that is written out in full reads the packed rows instead.
+
+    The rows are the product's columns: the weight is read transposed. Refused where it is read as it stands.
+    """
+    x, w = g.inputs(n)
+    op, between = g.op(n), [w]
+    turned = isinstance(op, TransposedMatMul) and op.trans_b
+    if isinstance(g.op(w), Transpose) and g.op(w).perm == (1, 0):  # type: ignore[attr-defined]
+        turned = not turned
+        between.append(w := g.inputs(w)[0])
+    packed = g.op(w)
+    if not isinstance(packed, Dequantize):
+        return None
+    if not turned or (isinstance(op, TransposedMatMul) and op.trans_a):
+        return Refused(Refusal.LAYOUT, w, facts=(("weight", str(g.shape(w))),))
+    for i in between:
+        if (stop := g.shared(i)) is not None:
+            return stop
+    r = Rewrite(g, n)
+    return r.replace(n, r.add(DequantMatMul(packed.n, packed.scheme), x, g.inputs(w)[0])).note(scheme=packed.scheme.text)
 
 
 def _dequantised(g: Draft, w: NodeId) -> tuple[NodeId, NodeId, NodeId | None, bool, list[NodeId]] | None:

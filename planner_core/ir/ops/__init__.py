@@ -58,7 +58,7 @@ from planner_core.ir.ops.indexing import (
     ScatterNd,
 )
 from planner_core.ir.ops.losses import SoftmaxCrossEntropy, SoftmaxCrossEntropyBackward
-from planner_core.ir.ops.matmul import DequantGroupedMatMul, DequantMatMul, GroupedMatMul, MatMul
+from planner_core.ir.ops.matmul import DequantGroupedMatMul, Dequantize, DequantMatMul, GroupedMatMul, MatMul
 from planner_core.ir.ops.narrow_floats import DequantMatMulFp8, DequantMatMulNvfp4
 from planner_core.ir.ops.norm import (
     BatchNorm,
@@ -112,7 +112,7 @@ __all__ = [
     "step_name", "step_operands",
     "DequantMatMulFp8", "DequantMatMulNvfp4", "Fft", "Im2Col", "RngNormal", "RngUniform", "Sample", "VqAssign",
     "Activation", "AdaLayerNorm", "ArgReduce", "Attention", "BatchNorm", "Binary", "Cast", "Compare", "Concat", "Constant",
-    "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul",
+    "Conv", "Conv3d", "ConvTranspose2d", "Cumsum", "Custom", "DequantGroupedMatMul", "DequantMatMul", "Dequantize",
     "Expand", "Fma", "FusedConvBiasAct", "GatedResidual", "Gather", "GatherElements", "GatherNd", "GlobalPool",
     "GroupedMatMul", "If", "Input", "KvAppend", "LayerNorm", "LayerNorm2d", "LayerNormBackwardGamma",
     "Loop", "MatMul", "Narrow", "Pad", "Param", "Pool2D", "Reduce", "Reshape", "ResizeNearest", "Result",

@@ -112,6 +112,25 @@ class DequantMatMul(Op):
         return 2 * out.numel * (x.dims[-1].value or 0)
 
 
+@op(family="matmul", operands="w_packed")
+class Dequantize(Op):
+    """f32 ``[n, k]`` of ``n`` packed rows of ``k`` elements (GGUF's layout): the weight written out in full."""
+
+    n: int
+    k: int
+    scheme: QuantScheme
+
+    def infer(self, w: Shape, *_: Shape) -> Shape:
+        _check_packed(w, self.n, self.k, self.scheme, "Dequantize")
+        return Shape.of((self.n, self.k), DType.F32)
+
+    def evaluate(self, w: Array, *_: Array) -> Array:
+        return dequantize(w.reshape(self.n, -1), self.scheme, self.k)
+
+    def flops(self, out: Shape, *ins: Shape) -> int:
+        return 2 * out.numel
+
+
 @op(family="matmul", operands="x w_packed expert_idx")
 class DequantGroupedMatMul(Op):
     """``GroupedMatMul`` over packed expert weights: ``experts`` × ``n`` packed rows of ``k`` elements."""

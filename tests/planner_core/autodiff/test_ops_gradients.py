@@ -389,7 +389,7 @@ def test_other_ops(shapes: dict[str, tuple[int, ...]], build: Build, fn: Torch) 
 
 
 REFUSED = {"BatchElementwiseRegion", "Constant", "Custom", "DequantGroupedMatMul", "DequantMatMul", "DequantMatMulBlocked", "DequantMatMulFp8",
-           "DequantMatMulNvfp4",
+           "DequantMatMulNvfp4", "Dequantize",
            "ElementwiseRegion", "FusedAttentionBlock", "GatherNd", "If", "Im2Col", "Input", "Loop", "Param", "Result",
            "RngNormal", "RngUniform", "Sample", "Scan"}
 """Ops without a gradient: leaves need none; the rest are named when one is asked for."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from planner_core.fusion import FusionTarget, Refusal
-from planner_core.ir import DType, Graph
+from planner_core.ir import DType, Graph, QuantScheme
+from planner_core.ir.packed import random_blocks
 from tests.planner_core.fusion.harness import Applied, Refused
 
 
@@ -57,6 +58,21 @@ def tied() -> Graph:
     g = Graph("tied")
     w = g.param("w", (3, 3), data=np.eye(3, dtype=np.float32))
     return g.set_outputs(g.mm(g.mm(g.input("x", (2, 3)), w), g.transpose(w, perm=(1, 0))))
+
+
+def gguf(read: str = "transposed", keep: str = "") -> Graph:
+    """A packed weight written out, then multiplied; ``read``: how the product reads its rows."""
+    g = Graph("gguf")
+    scheme = QuantScheme.Q1_0
+    blocks = random_blocks(np.random.default_rng(0), scheme, 128, 128)
+    w = g.dequantize(g.param("w", blocks.shape, DType.U8, data=blocks), n=128, k=128, scheme=scheme)
+    x = g.input("x", (2, 3, 128))
+    if read == "flag":
+        y = g.transposed_mat_mul(g.reshape(x, dims=(6, 128)), w, trans_b=True)
+    else:
+        y = g.mm(x, w if read == "as it stands" else g.transpose(w, perm=(1, 0)))
+    more = [w] if keep == "output" else [g.reduce_max(w, axes=(0,))] if keep == "shared" else []
+    return g.set_outputs(y, *more)
 
 
 def twice() -> Graph:
@@ -125,6 +141,8 @@ APPLIED = [
     Applied("transpose_into_matmul", twice, made=("TransposedMatMul",), gone=("Transpose",), times=2, target=METAL,
             id="two products, Metal"),  # the plan drops only a transpose with one reader
     Applied("bank_transposes", bank, made=("TransposedGroupedMatMul",), gone=("Transpose",)),
+    Applied("dequant_gguf_matmul", gguf, made=("DequantMatMul",), gone=("MatMul", "Dequantize", "Transpose")),
+    Applied("dequant_gguf_matmul", lambda: gguf("flag"), made=("DequantMatMul",), gone=("TransposedMatMul",), id="flag"),
     Applied("dequant_matmul", quantised, made=("DequantMatMulBlocked",), gone=("MatMul", "Cast"), id="a column"),
     Applied("dequant_matmul", lambda: quantised((), (), swap=True), gone=("MatMul", "Cast"), id="a tensor"),
     Applied("dequant_matmul", lambda: quantised((4, 1), (4, 1), turned=True), gone=("MatMul", "Cast"), id="transposed"),
@@ -133,6 +151,9 @@ APPLIED = [
     Applied("dequant_matmul", lambda: quantised((), (), dtype=DType.U8, products=3), gone=("MatMul",), times=3, id="u8, three products"),
 ]
 REFUSED = [
+    Refused("dequant_gguf_matmul", Refusal.LAYOUT, lambda: gguf("as it stands")),
+    Refused("dequant_gguf_matmul", Refusal.SHARED, lambda: gguf(keep="shared")),
+    Refused("dequant_gguf_matmul", Refusal.OUTPUT, lambda: gguf(keep="output")),
     Refused("matmul_bias_act", Refusal.SHARED, lambda: product(shared=True)),
     Refused("matmul_bias_act", Refusal.OUTPUT, lambda: product(output=True)),
     Refused("matmul_bias_act", Refusal.ACTIVATION, lambda: product(None, "sin")),

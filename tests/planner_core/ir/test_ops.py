@@ -118,6 +118,7 @@ EXAMPLES: dict[str, Callable[[Graph], int]] = {
     "DequantGroupedMatMul": lambda g: g.dequant_grouped_mat_mul(
         g.input("x", (4, 32)), g.param("w", (2 * 6 * 34,), DType.U8), g.input("i", (4,), I32), n=6, experts=2,
         scheme=QuantScheme.Q8_0),
+    "Dequantize": lambda g: g.dequantize(g.param("w", (6 * 34,), DType.U8), n=6, k=32, scheme=QuantScheme.Q8_0),
     "DequantMatMul": lambda g: g.dequant_mat_mul(g.input("x", (2, 4, 32)), g.param("w", (6 * 34,), DType.U8), n=6,
                                                  scheme=QuantScheme.Q8_0),
     "Expand": lambda g: g.expand(g.input("x", (3, 1)), dims=(2, 3, 4)),
