@@ -152,10 +152,10 @@ def test_a_toggle_replans_in_python_and_keeps_the_selection(lab_page: Page) -> N
     summary, details = page.locator('[data-twin="summary"]'), page.locator('[data-twin="details"]')
     before, after = make_document(90), make_document(90, no_reuse=True)
     assert before.meta["headline"]["arena"] != after.meta["headline"]["arena"]
-    expect(root).to_have_attribute("data-host", "jupyter")
-    expect(summary).to_contain_text(f"arena {before.meta['headline']['arena']:,} B")
+    expect(root).to_have_attribute("data-host", "jupyter", timeout=PATIENCE)
+    expect(summary).to_contain_text(f"arena {before.meta['headline']['arena']:,} B", timeout=PATIENCE)
 
-    page.locator('[data-panel="live"] button[data-row]').first.click()
+    page.locator('[data-panel="live"] button[data-row]').first.click(timeout=PATIENCE)
     row = root.get_attribute("data-selected")
     name = before.strings[int(before.tables["tensors"]["name"][int(row or -1)])]
     expect(details).to_contain_text(name)
