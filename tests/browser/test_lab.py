@@ -156,6 +156,7 @@ def test_a_toggle_replans_in_python_and_keeps_the_selection(lab_page: Page) -> N
     expect(summary).to_contain_text(f"arena {before.meta['headline']['arena']:,} B", timeout=PATIENCE)
 
     page.locator('[data-panel="live"] button[data-row]').first.click(timeout=PATIENCE)
+    expect(root).to_have_attribute("data-selected", re.compile(r"^\d+$"), timeout=PATIENCE)  # shown a frame later
     row = root.get_attribute("data-selected")
     name = before.strings[int(before.tables["tensors"]["name"][int(row or -1)])]
     expect(details).to_contain_text(name)
