@@ -33,16 +33,21 @@ class Profile:
 
     @property
     def total_seconds(self) -> float:
-        """Time in commands, without input and output copies."""
-        return float(self.seconds.sum())
+        """Time in commands that do something, without input and output copies: shares of it sum to 1."""
+        return float(self.seconds[self._busy].sum())
+
+    @property
+    def _busy(self) -> list[int]:
+        return [i for i, t in enumerate(self.commands.thunks) if t.where != "none"]
 
     def to_frame(self) -> Any:
-        """One row a command that does something. ``gb_per_s`` counts bytes read and written (10⁹), ``gflop_per_s``
+        """One row a command that does something. ``gb_per_s`` counts bytes read and written (10⁹;
+        of a table that indices choose from, the rows chosen), ``gflop_per_s``
         10⁹ FLOPs; both are empty where the time is below the clock's tick."""
         import pandas as pd
 
         c = self.commands
-        keep = [i for i, t in enumerate(c.thunks) if t.where != "none"]
+        keep = self._busy
         facts = [thunk_facts(c.thunks[i]) for i in keep]
         s = self.seconds[keep]
         nbytes = np.asarray([f["bytes_read"] + f["bytes_written"] for f in facts], dtype=np.float64)

@@ -34,8 +34,8 @@ def thunk_facts(t: Thunk) -> dict[str, Any]:
     """Bytes read and written by one command, and the arena range that it touches (empty: none)."""
     spans = [o for o in (*t.reads(), *t.writes()) if o.space == "arena" and o.nbytes]
     return {
-        "bytes_read": sum(o.nbytes for o in t.reads()),
-        "bytes_written": sum(o.nbytes for o in t.writes()),
+        "bytes_read": t.bytes_read,
+        "bytes_written": t.bytes_written,
         "arena_begin": min((o.offset for o in spans), default=0),
         "arena_end": max((o.offset + o.nbytes for o in spans), default=0),
     }

@@ -84,12 +84,23 @@ def dequantize(packed: Array, scheme: QuantScheme, k: int) -> Array:
 def quantize(values: Array, scheme: QuantScheme) -> Array:
     """u8 rows of f32 ``[.., k]``, padded with zeros to whole blocks.
 
-    Q1_0: d is the mean magnitude. Q2_0: the largest magnitude becomes code 3. The package gguf has no quantiser for
-    K-quants: ``GraphError``.
+    Q1_0: d is the mean magnitude. Q2_0: the largest magnitude becomes code 3. ``GraphError`` for K-quants, for which
+    the package gguf has no quantiser, and for values whose scale is beyond f16.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        packed = _quantize(np.asarray(values, np.float32), scheme)
+    at = _SCALES[scheme][0]
+    scales = np.ascontiguousarray(packed.reshape(-1, scheme.block_bytes)[:, at : at + 2]).view("<f2")
+    if not (np.isfinite(scales).all() and np.isfinite(values).all()):
+        raise GraphError(f"{scheme}: the largest magnitude is {np.abs(values).max():g}; wanted finite values whose block "
+                         "scales fit f16 (65,504): rescale the weights, or keep them in f32")
+    return packed
+
+
+def _quantize(values: Array, scheme: QuantScheme) -> Array:
     k = values.shape[-1]
     pad = -k % scheme.block
-    x = np.pad(np.asarray(values, np.float32), [(0, 0)] * (values.ndim - 1) + [(0, pad)])
+    x = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, pad)])
     if scheme not in OURS:
         quants, kind = _gguf(scheme)
         try:

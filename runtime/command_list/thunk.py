@@ -88,6 +88,16 @@ class Thunk:
         return tuple(o for _, r, o in self.operands() if r is not Role.IN)
 
     @property
+    def bytes_read(self) -> int:
+        """Bytes that one run fetches: all that it may read, or an upper bound where indices choose a part."""
+        return sum(o.nbytes for o in self.reads())
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes that one run stores."""
+        return sum(o.nbytes for o in self.writes())
+
+    @property
     def trace_label(self) -> str:
         """The label a trace shows for this thunk."""
         return self.label

@@ -57,6 +57,7 @@ class _Run:
     def __init__(self, commands: CommandList, options: PassOptions) -> None:
         self.options = options
         self.commands = commands
+        self.once = commands.once
         self.origin = list(range(len(commands)))
         self.node_of = list(commands.node_of)
         self.flow = Flow(commands)
@@ -109,9 +110,14 @@ class _Run:
         self.decisions.append(Decision(
             "passes", p.name, Verdict.APPLIED, self.origin[i], tuple(self.origin[q] for q in a.positions), None,
             (("becomes", " + ".join(t.label for t in after)), *a.facts), dropped,
-            sum(t.where != "none" for t in before.values()) - len(after)))
+            sum(t.where != "none" and self._every_run(q) for q, t in before.items())
+            - sum(len(made) for q, made in a.put if self._every_run(q))))
         if self.options.verbose or (self.options.print_fused and "decode" in p.switches):
             print(self.decisions[-1])
+
+    def _every_run(self, position: int) -> bool:
+        """Static packs are made in the first run only: fewer commands there are no saving of a run."""
+        return self.origin[position] not in self.once
 
     def _flatten(self, splits: Mapping[int, Sequence[Thunk]]) -> None:
         thunks: list[Thunk] = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner_core import zoo
-from planner_core.ir import Array, Graph
+from planner_core.ir import Array, DType, Graph
 from planner_core.memory import Target, live_curve
 from runtime import Compilation, CompileOptions, compile_graph
 
@@ -23,6 +23,10 @@ def decoder(target: Target) -> tuple[Compilation, dict[str, Array]]:
     feed = {g[i].name: rng.standard_normal(g[i].shape.sizes).astype(np.float32) if g[i].dtype.is_float
             else rng.integers(0, 9, g[i].shape.sizes) for i in g.inputs}
     return compile_graph(g, CompileOptions(target=target)), feed
+
+
+def k_hidden() -> int:
+    return int(DECODER["hidden"])
 
 
 def product() -> Graph:
@@ -52,9 +56,22 @@ def test_passes_lose_no_flops_and_their_places_are_skipped() -> None:
     assert int(after.flops.sum()) == int(before.flops.sum()) > 0
     frame = after.to_frame()
     assert "nop" not in set(frame["command"])
+    assert frame["share"].sum() == pytest.approx(1)
+    looked_up = frame[frame["command"] == "gather"].iloc[0]  # one token's row of the table, and its number
+    assert (looked_up["bytes_read"], looked_up["bytes_written"]) == (4 * k_hidden() + 8, 4 * k_hidden())
     fused = frame[frame["command"].str.startswith("fused_mlp")]
     k, n = DECODER["hidden"], DECODER["ffn"]
     assert int(fused["flops"].sum()) == 3 * 2 * k * n + 2 * n + k  # gate, up, down; SiLU and product; the sum
+
+
+@pytest.mark.parametrize(("dims", "rows"), [((5, 8), 1), ((4, 8), 4)])
+def test_a_bank_is_read_where_its_experts_are_chosen(dims: tuple[int, int], rows: int) -> None:
+    g = Graph("experts")
+    x, w = g.input("x", (rows, 8)), g.param("w", (4, *dims[::-1]), data=np.ones((4, *dims[::-1]), np.float32))
+    idx = g.input("i", (rows,), DType.I64)
+    g.set_outputs(g.grouped_mat_mul(x, w, idx))
+    (bank,) = compile_graph(g).commands.thunks
+    assert bank.bytes_read == 4 * rows * 8 + min(rows, 4) * 4 * 8 * dims[0] + 8 * rows
 
 
 def test_trace_is_in_the_trace_event_format(tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ def _conv_flops(out: Shape, w: Shape) -> int:
     return 2 * out.numel * math.prod(w.sizes[1:])
 
 
+def contract(spec: str, a: Array, b: Array) -> Array:
+    """``np.einsum`` for any float: NumPy's knows no bf16, which is summed in f32 and rounded once."""
+    if np.dtype(a.dtype).kind == "V":
+        return np.einsum(spec, a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+    return np.asarray(np.einsum(spec, a, b))
+
+
 def conv_reference(x: Array, w: Array, strides: tuple[int, ...], pads: tuple[int, ...],
                    dilations: tuple[int, ...], groups: int) -> Array:
     """``out[n,m,p] = Σ_{c,t} x[n, c, p·stride + t·dilation - pad] w[m,c,t]``, tap by tap."""
@@ -64,7 +71,7 @@ def conv_reference(x: Array, w: Array, strides: tuple[int, ...], pads: tuple[int
                   for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)]
         cut = xp[(slice(None), slice(None), *window)]
         cut = cut.reshape(n, groups, w.shape[1], *extents)
-        out += np.einsum("ngc...,gmc->ngm...", cut, wg.reshape(*wg.shape[:3], -1)[..., np.ravel_multi_index(tap, w.shape[2:])])
+        out += contract("ngc...,gmc->ngm...", cut, wg.reshape(*wg.shape[:3], -1)[..., np.ravel_multi_index(tap, w.shape[2:])])
     return out.reshape(n, m, *extents)
 
 
@@ -203,7 +210,7 @@ class ConvTranspose2d(Op):
                          (wd - 1) * sw + dw * (kw - 1) + 1 + self.output_padding[1]), dtype=x.dtype)
         xg, wg = x.reshape(n, g, cin // g, h, wd), w.reshape(g, cin // g, per, kh, kw)
         for i, j in itertools.product(range(kh), range(kw)):
-            add = np.einsum("ngchw,gcm->ngmhw", xg, wg[..., i, j]).reshape(n, g * per, h, wd)
+            add = contract("ngchw,gcm->ngmhw", xg, wg[..., i, j]).reshape(n, g * per, h, wd)
             full[:, :, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (wd - 1) * sw + 1 : sw] += add
         t, l, b, r = self.pads
         return np.ascontiguousarray(full[:, :, t : full.shape[2] - b, l : full.shape[3] - r])

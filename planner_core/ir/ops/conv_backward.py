@@ -9,7 +9,7 @@ import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.op import Array, Op, op
-from planner_core.ir.ops.conv import Conv, Conv3d, Pool2D
+from planner_core.ir.ops.conv import Conv, Conv3d, Pool2D, contract
 from planner_core.ir.shape import Dim, Shape
 
 
@@ -53,7 +53,7 @@ class ConvBackwardInput(Op):
                         dtype=dy.dtype)
         wg, dyg = w.reshape(g, m // g, *w.shape[1:]), dy.reshape(n, g, m // g, *out)
         for tap, window in _windows(self, w.shape[2:], out):
-            full[(slice(None),) * 3 + window] += np.einsum("ngm...,gmc->ngc...", dyg, wg[(slice(None),) * 3 + tap])
+            full[(slice(None),) * 3 + window] += contract("ngm...,gmc->ngc...", dyg, wg[(slice(None),) * 3 + tap])
         cut = tuple(slice(self.pads[i], self.pads[i] + e) for i, e in enumerate(dims[2:]))
         return np.ascontiguousarray(full[(slice(None),) * 3 + cut]).reshape(dims)
 
@@ -86,7 +86,7 @@ class ConvBackwardWeight(Op):
         dw = np.zeros((g, m // g, *dims[1:]), dtype=dy.dtype)
         for tap, window in _windows(self, dims[2:], out):
             cut = xg[(slice(None),) * 3 + window].reshape(n, g, dims[1], -1)
-            dw[(slice(None),) * 3 + tap] = np.einsum("ngcp,ngmp->gmc", cut, dyg)
+            dw[(slice(None),) * 3 + tap] = contract("ngcp,ngmp->gmc", cut, dyg)
         return dw.reshape(dims)
 
     def flops(self, out: Shape, x: Shape, dy: Shape, *_: Shape) -> int:

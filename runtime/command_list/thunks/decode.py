@@ -161,6 +161,10 @@ class SplitLastAxis(Thunk):
     segments: tuple[Out, ...]
     starts: tuple[int, ...]
 
+    @property
+    def bytes_read(self) -> int:
+        return self.bytes_written
+
     def run(self, src: Array, segments: tuple[Array, ...], scratch: Scratch) -> None:
         for start, dst in zip(self.starts, segments, strict=True):
             np.copyto(dst, src[:, start : start + dst.shape[1]])

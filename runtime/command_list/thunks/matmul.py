@@ -96,6 +96,11 @@ class GroupedMatMul(Thunk):
     num_experts: int
     weight_t: bool = False
 
+    @property
+    def bytes_read(self) -> int:
+        bank = self.weight.nbytes // max(self.num_experts, 1) * min(self.m, self.num_experts)  # a row has one expert
+        return self.input.nbytes + bank + self.expert_idx.nbytes
+
     def run(self, input: Array, weight: Array, expert_idx: Array, dst: Array, scratch: Scratch) -> None:
         experts = [int(e) for e in expert_idx.reshape(-1).tolist()]
         start = 0

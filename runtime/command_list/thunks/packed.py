@@ -47,6 +47,11 @@ class DequantGroupedMatMulGguf(Thunk):
     scheme: QuantScheme
 
     @property
+    def bytes_read(self) -> int:
+        bank = self.w_q.nbytes // max(self.num_experts, 1) * min(self.m, self.num_experts)  # a row has one expert
+        return self.input.nbytes + bank + self.expert_idx.nbytes
+
+    @property
     def scratch_bytes(self) -> int:
         return packed_scratch(self.m, self.k_dim, self.n, self.input.storage, self.dst.storage)
 

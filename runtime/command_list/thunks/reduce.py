@@ -65,13 +65,32 @@ class ArgReduce(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.dst.numel, np.dtype(np.intp)))
+        rows, columns = self._piece
+        turned = (rows * columns * self.reduced, self.src.storage.numpy) if self.inner > 1 else (0, self.src.storage.numpy)
+        return scratch_for((rows * columns, np.dtype(np.intp)), turned)
+
+    @property
+    def _piece(self) -> tuple[int, int]:
+        """Outer rows and inner columns that one step takes."""
+        columns = min(self.inner, max(PIECE // max(self.reduced, 1), 1))
+        return min(self.outer, max(PIECE // max(columns * self.reduced, 1), 1) if columns == self.inner else 1), columns
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        found = dst if dst.dtype == np.intp else scratch.take(dst.shape, np.intp)
-        (np.argmax if self.is_max else np.argmin)(src, axis=1, out=found)
-        if found is not dst:
-            np.copyto(dst, found, casting="unsafe")
+        rows, columns = self._piece
+        if not rows or not columns:
+            return
+        search = np.argmax if self.is_max else np.argmin
+        found = scratch.take((rows, columns), np.intp)
+        turned = scratch.take((rows, columns, self.reduced), src.dtype) if self.inner > 1 else None
+        for a in range(0, self.outer, rows):
+            for b in range(0, self.inner, columns):
+                cut, to = src[a : a + rows, :, b : b + columns].swapaxes(1, 2), dst[a : a + rows, b : b + columns]
+                if turned is not None:  # NumPy would copy all of an axis that isn't last; here a piece, in scratch
+                    np.copyto(turned[: cut.shape[0], : cut.shape[1]], cut)
+                    cut = turned[: cut.shape[0], : cut.shape[1]]
+                at = found[: to.shape[0], : to.shape[1]]
+                search(cut, axis=2, out=at)
+                np.copyto(to, at, casting="unsafe")
 
 
 @thunk(name="TopK", label="topk", partial_extent="scales", where="gpu")

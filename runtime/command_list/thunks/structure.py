@@ -40,6 +40,10 @@ class Narrow(Thunk):
     start: int
     len: int
 
+    @property
+    def bytes_read(self) -> int:
+        return self.dst.nbytes
+
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
         np.copyto(dst, src[:, self.start : self.start + self.len])
 
@@ -53,6 +57,10 @@ class SliceSteps(Thunk):
     starts: tuple[int, ...]
     stops: tuple[int, ...]
     steps: tuple[int, ...]
+
+    @property
+    def bytes_read(self) -> int:
+        return self.dst.nbytes
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
         cut = tuple(slice(a, None if b < 0 else b, s)
@@ -205,6 +213,10 @@ class Gather(Thunk):
     trailing: int
 
     @property
+    def bytes_read(self) -> int:
+        return self.dst.nbytes + self.idx.nbytes  # the rows picked, not the table
+
+    @property
     def scratch_bytes(self) -> int:
         return scratch_for((self.num_idx, _I64))
 
@@ -223,6 +235,10 @@ class GatherAxis(Thunk):
     axis_dim: int
     num_idx: int
     trailing: int
+
+    @property
+    def bytes_read(self) -> int:
+        return self.dst.nbytes + self.idx.nbytes  # the rows picked, not the table
 
     @property
     def scratch_bytes(self) -> int:

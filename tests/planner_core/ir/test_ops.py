@@ -365,3 +365,18 @@ def test_grouped_products_know_every_float() -> None:
         got = registry()["GroupedMatMul"]().evaluate(x.astype(dtype.numpy), w.astype(dtype.numpy), idx)
         assert got.dtype == dtype.numpy
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-7)
+
+
+def test_convolutions_know_every_float() -> None:
+    rng = np.random.default_rng(0)
+    x, w, dy = (rng.integers(-3, 4, s).astype(np.float64) for s in ((1, 4, 5, 5), (4, 2, 2, 2), (1, 4, 4, 4)))
+    how = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 2}
+    cases = [("Conv", (x, w), {}), ("ConvTranspose2d", (x, w), {"output_padding": (0, 0)}),
+             ("ConvBackwardInput", (w, dy), {"dims": tuple(map(Dim, x.shape))}),
+             ("ConvBackwardWeight", (x, dy), {"dims": tuple(map(Dim, w.shape))})]
+    for name, operands, more in cases:
+        want = registry()[name](**how, **more).evaluate(*operands)
+        for dtype in (DType.F32, DType.F16, DType.BF16):
+            got = registry()[name](**how, **more).evaluate(*(a.astype(dtype.numpy) for a in operands))
+            assert got.dtype == dtype.numpy, name
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-7, atol=2**-7 * np.abs(want).max())

@@ -78,6 +78,15 @@ def _arg(kind: str, axis: int, keep: bool) -> Case:
 case(_arg, ["max", "min"], [0, 1, -1], [False, True])
 
 
+def _arg_in_pieces(dims: tuple[int, ...], kind: str) -> Case:
+    x = np.round(rand(*dims) * 3)
+    x[0, -1, 0] = np.nan  # is found first, as NumPy has it
+    return one(lambda g, i: g.arg_reduce(i, kind=kind, axis=1), [x], (np.argmax if kind == "max" else np.argmin)(x, axis=1))
+
+
+case(_arg_in_pieces, [(2, 70, 941), (41, 30, 40), (2, 40_000, 3)], ["max", "min"])
+
+
 def _topk(k: int, largest: bool, values: bool) -> Case:
     x = np.round(rand(3, 11) * 3)
     rows = [sorted(range(11), key=lambda j, r=r: (-r[j] if largest else r[j], j))[:k] for r in x]

@@ -107,6 +107,7 @@ def off_and_on(g: Graph, options: PassOptions, tolerance: float = 0.0, **plan: A
     """The list with the passes off and on gives the same outputs, sanitised."""
     before = lowered(g, **plan)
     result = run_passes(before, options)
+    assert result.log.dispatches_saved == before.dispatches - result.commands.dispatches
     feed = feed_of(g)
     want = HostExecutor(before, g.weights).run(feed, sanitize=True)
     executor = HostExecutor(result.commands, g.weights)

@@ -115,6 +115,17 @@ def test_a_split_keeps_the_map_from_old_to_new() -> None:
     assert {d.reason for d in result.log.refused()} == {Refusal.NOT_IN_PLACE}
 
 
+def test_a_command_of_the_first_run_only_is_no_saving() -> None:
+    """Two slices of a weight become one command: one fewer to set up, as many as before in every run."""
+    g = Graph("g")
+    w, x = g.param("w", (2, 6), data=np.arange(12, dtype=np.float32).reshape(2, 6)), g.input("x", (2, 3))
+    g.set_outputs(*[g.mul(g.narrow(w, axis=1, start=s, len=3), x) for s in (0, 3)])
+    before = lowered(g)
+    result = off_and_on(g, PassOptions())
+    assert (before.setup_dispatches, result.commands.setup_dispatches) == (2, 1)
+    assert [d.dispatches_saved for d in result.log.applied("narrow_clusters")] == [0]
+
+
 def test_scratch_follows_what_the_list_now_holds() -> None:
     result = run_passes(lowered(packed_mlp(QuantScheme.Q4_K)))
     assert result.commands.scratch_bytes == max(t.scratch_bytes for t in result.commands.thunks)

@@ -51,6 +51,15 @@ def test_k_quants_have_no_quantiser(scheme: QuantScheme) -> None:
         quantize(np.zeros((1, 256), np.float32), scheme)
 
 
+@pytest.mark.parametrize("bad", [1e6, np.inf, np.nan])
+@pytest.mark.parametrize("scheme", [QuantScheme.Q4_0, QuantScheme.Q1_0, QuantScheme.Q2_0])
+def test_a_scale_beyond_f16_is_refused(scheme: QuantScheme, bad: float) -> None:
+    x = np.full((1, scheme.block), bad, np.float32)
+    with pytest.raises(GraphError, match=f"{scheme}: the largest magnitude is .*scales fit f16"):
+        quantize(x, scheme)
+    quantize(np.full((1, scheme.block), 6e4, np.float32), scheme)
+
+
 def test_wrong_bytes_are_named() -> None:
     with pytest.raises(GraphError, match=r"a row of 32 elements is 18 bytes, got \[2, 17\]"):
         dequantize(np.zeros((2, 17), np.uint8), QuantScheme.Q4_0, 32)

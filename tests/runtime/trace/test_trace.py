@@ -58,7 +58,7 @@ def test_one_event_a_command(tmp_path: Path) -> None:
         a = e["args"]
         assert e["name"] in labels
         assert e["tid"] == 1
-        assert a["bytes_read"] == sum(o.nbytes for o in t.reads())
+        assert a["bytes_read"] == t.bytes_read
         assert a["bytes_written"] == sum(o.nbytes for o in t.writes())
         spans = [o for o in (*t.reads(), *t.writes()) if o.space == "arena"]
         assert (a["arena_begin"], a["arena_end"]) == (min(o.offset for o in spans), max(o.offset + o.nbytes for o in spans))
