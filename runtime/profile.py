@@ -57,7 +57,7 @@ class Profile:
             "index": keep,
             "command": [c.thunks[i].trace_label for i in keep],
             "node": [c.node_names[c.node_of[i]] for i in keep],
-            "where": [c.thunks[i].where for i in keep],
+            "where": [c.thunks[i].place for i in keep],
             "us": s * 1e6,
             "share": s / self.total_seconds if self.total_seconds else s,
             "bytes_read": [f["bytes_read"] for f in facts],

@@ -50,7 +50,7 @@ def _commands(commands: CommandList, names: Names, strings: StringTable) -> dict
     return {
         "label": _labels(commands, names, strings),
         "node": np.asarray(commands.node_of, dtype=np.uint32),
-        "where": np.asarray([PLACES.index(t.where) for t in commands.thunks], np.uint8),
+        "where": np.asarray([PLACES.index(t.place) for t in commands.thunks], np.uint8),
         "read": np.asarray([r for r, _ in traffic], np.float64),
         "written": np.asarray([w for _, w in traffic], np.float64),
         "scratch": np.asarray([t.scratch_bytes for t in commands.thunks], np.float64),
@@ -78,6 +78,8 @@ def _operands(t: Thunk) -> list[tuple[int, Operand]]:
 
 
 def _traffic(t: Thunk) -> tuple[int, int]:
+    if type(t).bytes_read is not Thunk.bytes_read:
+        return t.bytes_read, t.bytes_written
     read = written = 0
     for role, o in _operands(t):
         if role != 1:

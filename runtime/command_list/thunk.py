@@ -88,6 +88,11 @@ class Thunk:
         return tuple(o for _, r, o in self.operands() if r is not Role.IN)
 
     @property
+    def place(self) -> str:
+        """Where a GPU executor runs this one: ``where``, unless its kernel covers some cases only (spec, thunks.json)."""
+        return self.where
+
+    @property
     def bytes_read(self) -> int:
         """Bytes that one run fetches: all that it may read, or an upper bound where indices choose a part."""
         return sum(o.nbytes for o in self.reads())

@@ -130,7 +130,7 @@ def test_commands_repeat_both_lists(c: Compilation, doc: ColumnDocument) -> None
     t = doc.tables["commands"]
     assert texts(doc, "commands", "label") == [x.trace_label for x in c.commands.thunks]
     assert t["node"].tolist() == list(c.commands.node_of)
-    assert [("none", "gpu", "host")[w] for w in t["where"]] == [x.where for x in c.commands.thunks]
+    assert [("none", "gpu", "host")[w] for w in t["where"]] == [x.place for x in c.commands.thunks]
     assert t["read"].tolist() == [sum(o.nbytes for o in x.reads()) for x in c.commands.thunks]
     assert t["written"].tolist() == [sum(o.nbytes for o in x.writes()) for x in c.commands.thunks]
     assert t["scratch"].tolist() == [x.scratch_bytes for x in c.commands.thunks]

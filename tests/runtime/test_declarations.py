@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,32 @@ def test_names_labels_classes_and_fields_agree_with_the_facts() -> None:
         assert (cls.label, cls.partial_extent, cls.where) == (label, extent, where)
         for field in fields.split():
             assert hasattr(cls, field), f"{name} lacks {field}"
+
+
+def of(name: str, storage: DType = DType.F32, **fields: object) -> Thunk:
+    """A thunk with small made-up operands and the fields given; 0 in the rest."""
+    cls = registry()[name]
+    o = Operand("arena", 0, 16, storage, None, (4,))
+    operands = {f.name: (o,) if f.many else o for f in cls.operand_fields}
+    rest = {f.name: fields.get(f.name, 0) for f in dataclasses.fields(cls) if f.name not in operands}
+    return cls(**operands, **rest)
+
+
+@pytest.mark.parametrize(("t", "place"), [
+    (of("DequantMatMulGguf", scheme=QuantScheme.Q4_K), "gpu"), (of("DequantMatMulGguf", scheme=QuantScheme.Q4_0), "host"),
+    (of("Conv2dBackwardWeight", n=1), "gpu"), (of("Conv2dBackwardWeight", n=2), "host"),
+    (of("Fft1d", n_complex=8, dtype=DType.F32), "gpu"), (of("Fft1d", n_complex=6, dtype=DType.F32), "host"),
+    (of("Fft1d", n_complex=8, dtype=DType.F64), "host"),
+    (of("SelectiveScan", state_size=128), "gpu"), (of("SelectiveScan", state_size=129), "host"),
+    (of("SelectiveScan", DType.F16, state_size=16), "host"), (of("GatedDeltaNet", state_size=64), "gpu"),
+    (of("GatedDeltaNet", state_size=256), "host"), (of("Mamba2", state_size=128), "gpu"), (of("Mamba2", state_size=256), "host"),
+    (of("Lstm", num_layers=1), "gpu"), (of("Lstm", num_layers=2), "host"), (of("Rnn", num_layers=1, carry=True), "host"),
+    (of("Gru", num_layers=1), "gpu"), (of("Gru", DType.F16, num_layers=1), "host"), (of("Rnn", num_layers=1, bidirectional=True), "host"),
+    (of("Nop"), "none"), (of("ArgReduce"), "host"),
+], ids=lambda v: v if isinstance(v, str) else repr(v.name))
+def test_a_gpu_kernel_that_covers_some_cases_says_which(t: Thunk, place: str) -> None:
+    assert t.place == place
+    assert t.where == place or (t.where, place) == ("gpu", "host")
 
 
 def test_every_thunk_has_an_example() -> None:

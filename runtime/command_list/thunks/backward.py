@@ -241,6 +241,10 @@ class Conv2dBackwardWeight(Thunk):
     groups: int
 
     @property
+    def place(self) -> str:
+        return "gpu" if self.n == 1 else "host"
+
+    @property
     def geometry(self) -> ConvGeometry:
         return ConvGeometry(self.c_in, (self.h, self.w), self.c_out, (self.h_out, self.w_out), (self.kh, self.kw),
                             (self.sh, self.sw), (self.ph, self.pw), (self.dh, self.dw_dil), self.groups)

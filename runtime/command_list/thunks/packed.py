@@ -9,10 +9,13 @@ from runtime.command_list.thunk import Thunk, thunk
 from runtime.errors import RunError
 from runtime.quant.product import packed_matmul, packed_scratch
 
+GPU_SCHEMES = frozenset({QuantScheme.Q4_K, QuantScheme.Q5_0, QuantScheme.Q6_K, QuantScheme.Q1_0, QuantScheme.Q2_0})
+"""Formats with a kernel for packed matrix products; the others are dequantised on the host."""
+
 
 @thunk(name="DequantMatMulGguf", label="dequant_matmul_gguf", partial_extent="full_ok", where="gpu")
 class DequantMatMulGguf(Thunk):
-    """dst[m,n] = x[m,k] dequant(w_q)ᵀ, w_q n packed rows. On the GPU for Q4_K, Q5_0, Q6_K, Q1_0 and Q2_0."""
+    """dst[m,n] = x[m,k] dequant(w_q)ᵀ, w_q n packed rows."""
 
     x: In
     w_q: In
@@ -23,6 +26,10 @@ class DequantMatMulGguf(Thunk):
     scheme: QuantScheme
     x_f16: bool = False
     dst_f16: bool = False
+
+    @property
+    def place(self) -> str:
+        return "gpu" if self.scheme in GPU_SCHEMES else "host"
 
     @property
     def scratch_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner_core.ir import Op
+from planner_core.ir import DType, Op
 from runtime.command_list.operand import In, InOut, Out
 from runtime.command_list.thunk import Thunk, thunk
 
@@ -29,6 +29,10 @@ class GatedDeltaNet(Thunk):
     state_size: int
     f16: bool = False
 
+    @property
+    def place(self) -> str:
+        return "gpu" if self.dst.storage is DType.F32 and self.state_size <= 128 else "host"
+
 
 @thunk(name="Mamba2", label="mamba2", partial_extent="full_ok", where="gpu", pending=True)
 class Mamba2(Thunk):
@@ -45,6 +49,15 @@ class Mamba2(Thunk):
     heads: int
     head_dim: int
     state_size: int
+
+    @property
+    def place(self) -> str:
+        return "gpu" if self.state_size <= 128 else "host"
+
+
+def _simple(t: Lstm | Gru | Rnn) -> bool:
+    """One layer, one direction, no carried state: what the GPU kernels do."""
+    return t.num_layers == 1 and not t.bidirectional and not t.carry
 
 
 @thunk(name="Lstm", label="lstm", partial_extent="full_ok", where="gpu", pending=True)
@@ -66,6 +79,10 @@ class Lstm(Thunk):
     bidirectional: bool = False
     carry: bool = False
 
+    @property
+    def place(self) -> str:
+        return "gpu" if _simple(self) else "host"
+
 
 @thunk(name="Gru", label="gru", partial_extent="full_ok", where="gpu", pending=True)
 class Gru(Thunk):
@@ -86,6 +103,10 @@ class Gru(Thunk):
     bidirectional: bool = False
     carry: bool = False
 
+    @property
+    def place(self) -> str:
+        return "gpu" if _simple(self) and self.dst.storage is DType.F32 else "host"
+
 
 @thunk(name="Rnn", label="rnn", partial_extent="full_ok", where="gpu", pending=True)
 class Rnn(Thunk):
@@ -105,6 +126,10 @@ class Rnn(Thunk):
     bidirectional: bool = False
     carry: bool = False
     relu: bool = False
+
+    @property
+    def place(self) -> str:
+        return "gpu" if _simple(self) else "host"
 
 
 # --- low-precision formats ----------------------------------------------------------------------------

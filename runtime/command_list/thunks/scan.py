@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_core.ir import Array
+from planner_core.ir import Array, DType
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
@@ -25,6 +25,10 @@ class SelectiveScan(Thunk):
     seq: int
     hidden: int
     state_size: int
+
+    @property
+    def place(self) -> str:
+        return "gpu" if self.dst.storage is DType.F32 and self.state_size <= 128 else "host"
 
     @property
     def scratch_bytes(self) -> int:

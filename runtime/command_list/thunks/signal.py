@@ -31,6 +31,10 @@ class Fft1d(Thunk):
     real_input: bool
 
     @property
+    def place(self) -> str:
+        return "gpu" if self.dtype is DType.F32 and self.n_complex.bit_count() == 1 else "host"
+
+    @property
     def _rows(self) -> int:
         return max(1, min(self.outer, PIECE // max(self.n_complex, 1)))
 
