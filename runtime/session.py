@@ -102,6 +102,11 @@ class CompiledGraph:
         return self.commands.weights_size if self._own_weights else 0
 
     @property
+    def weight_buffer_id(self) -> int:
+        """Equal for graphs that stand on one weight buffer, and for no others that are alive."""
+        return id(self.executor.weight_buffer)
+
+    @property
     def param_names(self) -> list[str]:
         return [p.name for p in self.commands.params]
 

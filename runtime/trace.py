@@ -9,10 +9,12 @@ says that it may).
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,20 +84,46 @@ def write_events(path: str | Path, events: Iterable[Mapping[str, Any]]) -> Path:
 
 
 class Tracer:
-    """Writes events as they happen, from any thread; ``close`` adds the last bracket. Times count from its making."""
+    """Writes events as they happen, from any thread; ``close`` adds the last bracket. Times count from its making.
 
-    def __init__(self, path: str | Path) -> None:
+    A file has one writer. A forked child writes to a sibling, ``trace.<pid>.json``, once it runs something; so does a
+    process whose ``RLX_TRACE_PERFETTO`` names a file that another one is writing (``sibling``; else ``RlxError``).
+    """
+
+    def __init__(self, path: str | Path, sibling: bool = False) -> None:
         self.path = Path(path)
+        self._zero = time.perf_counter()
+        self._fresh()
+        self._file: io.FileIO | None = self._open(sibling)
+        _TRACERS.add(self)
+
+    def _fresh(self) -> None:
         self._lock = threading.Lock()
         self._local = threading.local()  # by thread, not by its number, which a later thread may get again
         self._threads = 0
-        self._zero = time.perf_counter()
+
+    def _open(self, sibling: bool) -> io.FileIO:
         try:
-            self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115  (an event is in the file once it is written)
+            file = io.FileIO(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666), "w")  # an event is there once written
         except OSError as e:
             raise RlxError(f"can't write the trace {self.path}: {e.strerror or e}") from e
+        if not _claim(file):
+            file.close()
+            if not sibling:
+                raise RlxError(f"can't write the trace {self.path}: another trace is writing it; give this one its own path")
+            self.path = self.path.with_name(f"{self.path.stem}.{os.getpid()}{self.path.suffix}")
+            return self._open(False)
+        file.truncate()
         name = {"name": "process_name", "ph": "M", "pid": PID, "args": {"name": f"rlx-viz {os.getpid()}"}}
-        self._file.write(b"[\n" + _line(name))
+        file.write(b"[\n" + _line(name))
+        return file
+
+    def forked(self) -> None:
+        """In a child: the parent's file is the parent's. The next event opens the child's own."""
+        self._fresh()
+        if self._file is not None and not self._file.closed:
+            self._file.close()
+            self._file = None
 
     def command(self, name: str, start: float, seconds: float, facts: Mapping[str, Any], category: str = "command") -> None:
         """One finished command of the calling thread; ``start`` by ``time.perf_counter``."""
@@ -104,6 +132,8 @@ class Tracer:
     def emit(self, event: Mapping[str, Any]) -> None:
         """Any event; nothing once closed."""
         with self._lock:
+            if self._file is None:
+                self._file = self._open(True)
             if not self._file.closed:
                 self._file.write(b",\n" + _line(event))
 
@@ -120,7 +150,7 @@ class Tracer:
     def close(self) -> None:
         """End the array; a second call does nothing."""
         with self._lock:
-            if not self._file.closed:
+            if self._file is not None and not self._file.closed:
                 self._file.write(b"\n]\n")
                 self._file.close()
 
@@ -129,39 +159,70 @@ def _line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, separators=(",", ":"), sort_keys=True).encode()
 
 
-_CURRENT: Tracer | None = None
+def _claim(file: io.FileIO) -> bool:
+    """Take the file for this open handle alone; False if another has it. True where the system has no such locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+_TRACERS: weakref.WeakSet[Tracer] = weakref.WeakSet()
+_STACK: list[Tracer] = []
+"""Traces that are open, the environment's first; runs write to the last."""
 _SWITCH = threading.Lock()
+_FROM_ENVIRONMENT: Tracer | None = None
+
+
+def _in_child() -> None:
+    global _SWITCH
+    _SWITCH = threading.Lock()
+    for t in list(_TRACERS):
+        t.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def current_tracer() -> Tracer | None:
     """What runs write to now, if anything."""
-    return _CURRENT
+    return _STACK[-1] if _STACK else None
 
 
 @contextmanager
 def trace(path: str | Path) -> Iterator[Tracer]:
-    """Trace every run of this process, of any thread, to ``path`` until the block ends; an inner block takes over from
-    an outer one. ``RlxError`` for a path that can't be written."""
-    global _CURRENT
+    """Trace every run of this process, of any thread, to ``path`` until the block ends. Of several open blocks, the one
+    begun last is written to. ``RlxError`` for a path that can't be written, or that another trace is writing."""
     made = Tracer(path)
     with _SWITCH:
-        before, _CURRENT = _CURRENT, made
+        _STACK.append(made)
     try:
         yield made
     finally:
         with _SWITCH:
-            _CURRENT = before
+            _STACK.remove(made)
         made.close()
 
 
 def trace_from_environment(environ: Mapping[str, str] | None = None) -> Tracer | None:
-    """Start the trace that ``RLX_TRACE_PERFETTO`` names, once, to the end of the process; what executors call."""
-    global _CURRENT
+    """Start the trace that ``RLX_TRACE_PERFETTO`` names, once, to the end of the process; what executors call.
+
+    Where another process writes that file, this one's is ``trace.<pid>.json`` beside it.
+    """
+    global _FROM_ENVIRONMENT
     path = (os.environ if environ is None else environ).get(TRACE_VARIABLE, "")
-    if not path or _CURRENT is not None:
-        return _CURRENT
-    with _SWITCH:
-        if _CURRENT is None:
-            _CURRENT = Tracer(path)
-            atexit.register(_CURRENT.close)
-    return _CURRENT
+    if path and _FROM_ENVIRONMENT is None:
+        with _SWITCH:
+            if _FROM_ENVIRONMENT is None:
+                _FROM_ENVIRONMENT = Tracer(path, sibling=True)
+                _STACK.insert(0, _FROM_ENVIRONMENT)
+                atexit.register(_FROM_ENVIRONMENT.close)
+    return current_tracer()

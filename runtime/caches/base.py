@@ -37,11 +37,40 @@ def upload(compiled: CompiledGraph, params: Mapping[str, Array]) -> None:
 class InFlight:
     """A compile that one thread does and others wait for."""
 
-    __slots__ = ("done", "owner")
+    __slots__ = ("done", "key", "owner")
 
-    def __init__(self) -> None:
+    def __init__(self, key: int) -> None:
         self.done = threading.Event()
+        self.key = key
         self.owner = threading.get_ident()
+
+    def wait(self, key: int) -> None:
+        """Return when it is done. ``RunError`` if its builder waits, through whatever others, for this very thread:
+        builds that ask a cache (any cache) for an entry of each other would never end."""
+        me = threading.get_ident()
+        with _WAITING_LOCK:
+            seen, flight = [key], self
+            while True:
+                seen.append(flight.key)
+                if flight.owner == me:
+                    raise RunError(f"the build of cache entry {flight.key} asks the cache for the same entry" if flight is self
+                                   else f"the builds of cache entries {', '.join(map(str, seen))} wait for each other: "
+                                        "a build may ask for another entry, but not in a ring")
+                further = _WAITING.get(flight.owner)
+                if further is None:
+                    break
+                flight = further
+            _WAITING[me] = self
+        try:
+            self.done.wait()
+        finally:
+            with _WAITING_LOCK:
+                del _WAITING[me]
+
+
+_WAITING: dict[int, InFlight] = {}
+"""Thread -> the compile that it waits for, over all caches."""
+_WAITING_LOCK = threading.Lock()
 
 
 class CacheBase:
@@ -55,6 +84,8 @@ class CacheBase:
         self._inflight: dict[int, InFlight] = {}
         self._log = CacheLog()
         self._donor: int | None = None
+        self._left: dict[int, int] = {}
+        """Weight buffer -> bytes counted for its owner, which was dropped while others stood on it."""
         self._hits = self._misses = self._evictions = 0
 
     @property
@@ -78,11 +109,9 @@ class CacheBase:
                     return found, True
                 flight = self._inflight.get(slot)
                 if flight is None:
-                    flight = self._inflight[slot] = InFlight()
+                    flight = self._inflight[slot] = InFlight(key)
                     break
-            if flight.owner == threading.get_ident():
-                raise RunError(f"the build of cache entry {key} asks the cache for the same entry")
-            flight.done.wait()
+            flight.wait(key)
         try:
             made = make()
             with self._lock:
@@ -127,6 +156,8 @@ class CacheBase:
         gone.sync_pending()
         del self._entries[slot]
         s = self._stats[slot]
+        if s.resident_bytes and gone.own_weight_bytes:
+            self._left[gone.weight_buffer_id] = s.resident_bytes
         s.compiled, s.resident_bytes, s.arena_bytes, s.shares = False, 0, 0, False
         if self._donor == slot:
             self._donor = None
@@ -164,8 +195,12 @@ class CacheBase:
 
     @property
     def resident_bytes(self) -> int:
-        """Weights that entries hold as their own."""
-        return sum(s.resident_bytes for s in self._stats.values())
+        """Weights that entries hold as their own, and those of a dropped entry that others still stand on."""
+        own = sum(s.resident_bytes for s in self._stats.values())
+        if self._left:
+            alive = {e.weight_buffer_id for e in list(self._entries.values())}
+            self._left = {k: v for k, v in self._left.items() if k in alive}
+        return own + sum(self._left.values())
 
     def totals(self) -> Totals:
         """The cache's counters now."""

@@ -52,7 +52,8 @@ class BucketedCompileCache(CacheBase):
         self._starts = [b.start for b in self._buckets]
         self._stats = {i: EntryStats(b.start, b.end) for i, b in enumerate(self._buckets)}
         self._used: dict[int, int] = {}
-        self._incoming: dict[int, int] = {}
+        self._incoming: dict[int, tuple[int, bool]] = {}
+        """Bucket in the making -> its own bytes, and whether it may evict others when it comes in."""
         self._clock = 0
         self.options = options
         self.bucket_dim = bucket_dim
@@ -111,12 +112,19 @@ class BucketedCompileCache(CacheBase):
 
     def get_or_compile(self, key: int, build: Callable[[int], Graph],
                        options: CompileOptions | None = None) -> tuple[int, CompiledGraph] | None:
-        """(upper, compiled) of the key's bucket; ``build(upper)`` runs only if it isn't resident."""
+        """(upper, compiled) of the key's bucket; ``build(upper)`` runs only if it isn't resident. Weights that the graph
+        brings along are counted, and may evict others."""
         i = self.bucket_for(key)
         if i is None:
             return None
         upper = self._buckets[i].upper
-        return upper, self._get(i, key, lambda: self._compile(build(upper), options))
+
+        def make() -> CompiledGraph:
+            graph = build(upper)
+            self._expect(i, weight_bytes_of(graph.weights))
+            return self._compile(graph, options)
+
+        return upper, self._get(i, key, make)
 
     def get_or_compile_hir(self, key: int, build: Callable[[int], HirModule],
                            options: CompileOptions | None = None) -> tuple[int, CompiledGraph] | None:
@@ -146,7 +154,7 @@ class BucketedCompileCache(CacheBase):
             module, params = build(upper)
             made = self._compile(module.lower(), options)
             upload(made, params)
-            self._incoming[i] = weight_bytes_of(params)
+            self._incoming[i] = weight_bytes_of(params), False
             return made
 
         return upper, self._get(i, key, make, "upload")
@@ -160,9 +168,7 @@ class BucketedCompileCache(CacheBase):
 
         def make() -> CompiledGraph:
             graph, params, packed = build(upper)
-            incoming = weight_bytes_of(params, packed)
-            with self._lock:
-                self._make_room(i, incoming)
+            self._expect(i, weight_bytes_of({**graph.weights, **params}, packed))
             made = self._compile(graph, options)
             with self._lock:
                 source = self._share_into(i, made)
@@ -170,10 +176,17 @@ class BucketedCompileCache(CacheBase):
                     self._donor = source
             if source is None:
                 upload(made, {**params, **packed})
-                self._incoming[i] = incoming
+            else:
+                self._incoming[i] = 0, False
             return made
 
         return upper, self._get(i, key, make, "ensure")
+
+    def _expect(self, i: int, nbytes: int) -> None:
+        """Evict for a bucket that will bring ``nbytes``; once more when it is in, for those that came in meanwhile."""
+        with self._lock:
+            self._incoming[i] = nbytes, True
+            self._make_room(i, nbytes)
 
     def _compile(self, graph: Graph, options: CompileOptions | None) -> CompiledGraph:
         return self.session.compile(graph, options or self.options, self.bucket_dim)
@@ -200,11 +213,14 @@ class BucketedCompileCache(CacheBase):
         self._use(slot)
 
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
+        evicts = self._incoming.get(slot, (0, False))[1]
         super()._insert(slot, key, made)
         self._use(slot)
+        if evicts:
+            self._make_room(slot, self._stats[slot].resident_bytes)
 
     def _own_bytes(self, slot: int, made: CompiledGraph) -> int:
-        return self._incoming.pop(slot, 0)
+        return self._incoming.pop(slot, (0, False))[0]
 
     def _use(self, slot: int) -> None:
         self._clock += 1
@@ -285,7 +301,7 @@ class BucketedCompileCache(CacheBase):
             return True
 
     def try_copy_params_between_uppers(self, dst: int, src: int) -> bool:
-        """Copy every weight of ``src``'s bucket into ``dst``'s; a bucket to itself is True. False unless both are
+        """Copy every weight of ``src``'s bucket into ``dst``'s; a compiled bucket to itself is True. False unless both are
         compiled and every param of ``dst`` was found."""
         a, b = self.compiled_for_upper(dst), self.compiled_for_upper(src)
         if a is None or b is None:
@@ -318,7 +334,8 @@ class BucketedCompileCache(CacheBase):
 
     def seed_resident_kv_prefix_from_keys(self, src: int, dst: int, prefix_tokens: int, outgoing_upper: int, kv_dim: int,
                                           n_layers: int) -> bool:
-        """Copy the first rows of every layer's handles from ``src``'s bucket to ``dst``'s, slot to slot."""
+        """Copy the first rows of every layer's handles from ``src``'s bucket to ``dst``'s, slot to slot. True for one and
+        the same compiled bucket; False where one isn't compiled."""
         return kv_roll.seed(self._pair(src, dst), prefix_tokens, outgoing_upper, kv_dim, n_layers)
 
     def rebind_resident_kv_hybrid_from_keys(self, src: int, dst: int, host_k: Sequence[Array], host_v: Sequence[Array],

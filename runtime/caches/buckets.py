@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 
 __all__ = ["Bucket", "check_buckets", "find_bucket", "ladder"]
 
@@ -35,7 +36,11 @@ def check_buckets(buckets: Iterable[Bucket | tuple[int, int] | range]) -> tuple[
             if b.step != 1:
                 raise ValueError(f"bucket {b} has step {b.step}, wanted 1")
             b = Bucket(b.start, b.stop)
-        made.append(b if isinstance(b, Bucket) else Bucket(int(b[0]), int(b[1])))
+        try:
+            start, end = (b.start, b.end) if isinstance(b, Bucket) else b
+            made.append(Bucket(index(start), index(end)))
+        except (TypeError, ValueError):
+            raise ValueError(f"bucket {b!r} is no pair of whole numbers (start, end)") from None
     if not made:
         raise ValueError("no buckets: wanted at least one range of keys")
     for i, b in enumerate(made):

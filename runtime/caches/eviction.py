@@ -18,7 +18,8 @@ DEBUG_VARIABLE = "RLX_KV_CACHE_DBG"
 def max_resident(environ: Mapping[str, str] | None = None) -> int:
     """How many large buckets may stay, the incoming one included: 1 unless the variable says a whole number above."""
     text = (os.environ if environ is None else environ).get(MAX_RESIDENT_VARIABLE, "").strip()
-    return max(1, int(text)) if text.isascii() and text.isdigit() else 1
+    readable = text.isascii() and text.isdigit() and len(text) < 19
+    return max(1, int(text)) if readable else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def _conv_flops(out: Shape, w: Shape) -> int:
 def contract(spec: str, a: Array, b: Array) -> Array:
     """``np.einsum`` for any float: NumPy's knows no bf16, which is summed in f32 and rounded once."""
     if np.dtype(a.dtype).kind == "V":
-        return np.einsum(spec, a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+        return np.asarray(np.einsum(spec, a.astype(np.float32), b.astype(np.float32)), dtype=a.dtype)
     return np.asarray(np.einsum(spec, a, b))
 
 

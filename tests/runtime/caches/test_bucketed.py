@@ -148,7 +148,7 @@ def test_devices_with_their_own_memory(device: Device, unified: bool) -> None:
     assert device.unified_memory is unified
 
 
-@pytest.mark.parametrize(("value", "want"), [(None, 1), ("3", 3), ("0", 1), ("-2", 1), ("two", 1), ("", 1), (" 2 ", 2), ("1.5", 1)])
+@pytest.mark.parametrize(("value", "want"), [(None, 1), ("3", 3), ("0", 1), ("-2", 1), ("two", 1), ("", 1), (" 2 ", 2), ("1.5", 1), ("9" * 5000, 1)])
 def test_how_many_large_buckets_stay(value: str | None, want: int) -> None:
     """"(default 1; an unreadable or < 1 value means 1)"."""
     assert max_resident({} if value is None else {"RLX_KV_CACHE_MAX_RESIDENT": value}) == want

@@ -20,6 +20,8 @@ from tests.runtime.caches.graphs import Counted, mlp
     ([(5, 9), (1, 5)], ["5..9", "1..5", "order"]),
     ([(1, 5), (1, 5)], ["1..5", "overlap"]),
     ([], ["no buckets"]),
+    ([(1.5, 2.9)], ["(1.5, 2.9)", "whole numbers"]),
+    ([(1, 2, 3)], ["(1, 2, 3)", "pair"]),
 ])
 def test_wrong_ranges_are_value_errors_that_name_both(ranges: list[tuple[int, int]], named: list[str]) -> None:
     """"Ranges are half-open, non-empty, ascending, not overlapping; anything else is a `ValueError` that names the two

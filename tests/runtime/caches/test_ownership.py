@@ -28,6 +28,33 @@ def test_sharing_back_leaves_the_owner_its_bytes() -> None:
     assert cache.resident_bytes == before
 
 
+def test_a_dropped_owners_bytes_count_while_a_sharer_stands_on_them() -> None:
+    cache = BucketedCompileCache(Device.CPU, [(1, 9), (9, 17)])
+    for key in (8, 16):
+        cache.ensure_graph_with_params(key, linear)
+    held = cache.resident_bytes_of(8)
+    assert held > 0
+    assert cache.evict_one_except(1) == 0
+    assert (cache.resident_bytes_of(8), cache.resident_bytes_of(16)) == (0, 0)
+    assert cache.resident_bytes == held
+    cache.clear()
+    assert cache.resident_bytes == 0
+
+
+def test_weights_that_a_graph_brings_along_are_counted_and_may_evict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLX_KV_CACHE_MAX_RESIDENT", "1")
+    cache = BucketedCompileCache(Device.CPU, [(1, 9), (9, 17)], large_bytes=128)
+
+    def build(rows: int) -> Graph:
+        graph, graph.weights = linear(rows)[0], linear(rows)[1]
+        return graph
+
+    cache.get_or_compile(8, build)
+    assert cache.resident_bytes_of(8) == cache.resident_bytes == 4 * 8 * 4
+    cache.run_padded(16, 16, build, [("x", np.ones((16, 8), np.float32), 8)], {"y": 4})
+    assert (cache.compiled_for_key(8), cache.resident_bytes) == (None, 128)
+
+
 @pytest.mark.parametrize(("extent", "rows"), [(None, 8), ((2, 8), 2)])
 def test_a_feed_takes_the_rows_that_the_run_computed(extent: tuple[int, int] | None, rows: int) -> None:
     g = Graph("feed")

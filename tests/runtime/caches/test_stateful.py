@@ -139,6 +139,8 @@ class Buckets(RuleBasedStateMachine):
         self.live: dict[int, tuple[int, int]] = {}
         self.data: dict[int, int] = {}
         self.bytes: dict[int, int] = {}
+        self.owner: dict[int, int] = {}  # buffer -> the bucket that made it
+        self.left: dict[int, int] = {}   # buffer -> bytes of its owner, once that is dropped
         self.used: dict[int, int] = {}
         self.donor: int | None = None
         self.clock = self.fresh = 0
@@ -154,7 +156,10 @@ class Buckets(RuleBasedStateMachine):
         self.used[i] = self.clock
 
     def _drop(self, i: int) -> None:
-        del self.live[i]
+        buffer = self.live.pop(i)[1]
+        if self.owner.get(buffer) == i:
+            del self.owner[buffer]
+            self.left[buffer] = self.bytes[i]
         self.bytes[i] = 0
         if self.donor == i:
             self.donor = None
@@ -182,7 +187,7 @@ class Buckets(RuleBasedStateMachine):
         assert got[0] == self.RANGES[i][1] - 1
         if i not in self.live:
             self.fresh += 1
-            self.live[i] = (kind, self.fresh)
+            self.live[i], self.owner[self.fresh] = (kind, self.fresh), i
             self.bytes[i] = 0
         self._use(i)
 
@@ -214,7 +219,7 @@ class Buckets(RuleBasedStateMachine):
             else:
                 self.fresh += 1
                 self.data[self.fresh] = seed
-                self.live[i] = (kind, self.fresh)
+                self.live[i], self.owner[self.fresh] = (kind, self.fresh), i
                 self.bytes[i] = size
                 if not hir and self.donor is None:
                     self.donor = i
@@ -235,7 +240,12 @@ class Buckets(RuleBasedStateMachine):
         source = self._source(i, self.live[i][0]) if i in self.live else None
         assert got == (source is not None)
         if source is not None:
-            self.live[i] = (self.live[i][0], self.live[source][1])
+            mine, theirs = self.live[i][1], self.live[source][1]
+            if mine == theirs and self.owner.get(mine) == i:
+                return  # the other stands on this one's buffer already
+            if self.owner.get(mine) == i:
+                del self.owner[mine]
+            self.live[i] = (self.live[i][0], theirs)
             self.bytes[i] = 0
 
     @rule(i=st.integers(0, 2))
@@ -283,7 +293,8 @@ class Buckets(RuleBasedStateMachine):
             assert (compiled is not None) == (i in self.live)
             assert self.cache.resident_bytes_of(end - 1) == self.bytes.get(i, 0)
         assert self.cache.compiled_count == len(self.live)
-        assert self.cache.resident_bytes == sum(self.bytes.values())
+        alive = {buffer for _, buffer in self.live.values()}
+        assert self.cache.resident_bytes == sum(self.bytes.values()) + sum(v for b, v in self.left.items() if b in alive)
         donor = self.donor
         assert self.cache.weight_donor == (None if donor is None else self.RANGES[donor][1] - 1)
         assert sum(size >= self.LARGE for size in self.bytes.values()) <= max(self.cap, 0)

@@ -149,3 +149,40 @@ def test_ladders_under_a_cap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return right
 
     assert together(work) == [True] * THREADS
+
+
+def test_builds_that_ask_for_each_other_are_refused_not_stuck() -> None:
+    """Each of two builds, in a thread of its own, asks for the other's entry: one is told, the other gets done."""
+    first, second = CompileCache("cpu", 4), CompileCache("cpu", 4)
+    begun = threading.Barrier(2)
+    patience = [True, True]
+
+    def build(i: int):
+        if patience[i]:
+            patience[i] = False
+            begun.wait(10)
+        (second, first)[i].get_or_compile(2 - i, lambda: build(1 - i))
+        return weight_free()
+
+    def work(i: int) -> object:
+        return (first, second)[i].get_or_compile(1 + i, lambda: build(i)) if i < 2 else None
+
+    got = together(work)[:2]
+    told = [e for e in got if isinstance(e, RunError)]
+    assert len(told) >= 1
+    assert all("wait for each other" in str(e) or "asks the cache for the same entry" in str(e) for e in told), told
+
+
+def test_two_large_buckets_at_once_keep_to_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find room before either is in; the one that comes in last evicts the other."""
+    monkeypatch.setenv("RLX_KV_CACHE_MAX_RESIDENT", "1")
+    cache = BucketedCompileCache("cpu", [(1, 2), (2, 3)], large_bytes=1)
+    both = threading.Barrier(2)
+
+    def build(upper: int):
+        both.wait(10)
+        return mlp(upper, hidden=5 + upper), params(hidden=5 + upper)
+
+    together(lambda i: cache.ensure_graph_with_params(1 + i, build) if i < 2 else None)
+    assert cache.compiled_count == 1
+    assert cache.resident_bytes in (4 * 9 * 6, 4 * 9 * 7)

@@ -128,6 +128,59 @@ def test_inner_traces_take_over_and_failures_close(tmp_path: Path) -> None:
         pass
 
 
+def test_of_overlapping_traces_the_last_begun_is_written_to(tmp_path: Path) -> None:
+    """Blocks of two threads may end in any order; none leaves a closed trace behind."""
+    c = loaded()
+    first, second = trace(tmp_path / "first.json"), trace(tmp_path / "second.json")
+    first.__enter__()
+    second.__enter__()
+    c.run({"x": X})
+    first.__exit__(None, None, None)
+    c.run({"x": X})
+    second.__exit__(None, None, None)
+    assert current_tracer() is None
+    counts = [len(commands(read_events((tmp_path / f"{n}.json").read_text()))) for n in ("first", "second")]
+    assert counts == [0, 2 * len(c.commands.thunks)]
+
+
+def test_a_file_has_one_writer(tmp_path: Path) -> None:
+    with trace(tmp_path / "run.json"):
+        with pytest.raises(RlxError, match=r"run\.json: another trace is writing it"), trace(tmp_path / "run.json"):
+            pass
+        loaded().run({"x": X})
+    check_events(read_events((tmp_path / "run.json").read_text()))
+    with trace(tmp_path / "run.json"):
+        pass
+    assert not commands(read_events((tmp_path / "run.json").read_text())), "a new trace starts the file over"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_writes_beside_its_parent(tmp_path: Path) -> None:
+    p = started(tmp_path / "run.json", 1, FORK)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 0, err
+    child = tmp_path / f"run.{out.strip()}.json"
+    parents, childs = read_events((tmp_path / "run.json").read_text()), read_events(child.read_text(), closed=False)
+    for events in (parents, childs):
+        check_events(events)
+    assert len(commands(parents)) == 2 * len(commands(childs)) > 0
+    assert sorted(tmp_path.iterdir()) == sorted([child, tmp_path / "run.json"]), "the child that ran nothing left no file"
+
+
+def test_a_child_process_with_the_same_variable_writes_beside_its_parent(tmp_path: Path) -> None:
+    parent = started(tmp_path / "run.json", -1)
+    assert parent.stdout.readline() == "ran\n"
+    second = started(tmp_path / "run.json", 2)
+    assert second.wait(60) == 0
+    parent.kill()
+    parent.communicate(timeout=30)
+    check_events(read_events((tmp_path / "run.json").read_text(), closed=False))
+    events = read_events((tmp_path / f"run.{second.pid}.json").read_text())
+    check_events(events)
+    assert commands(events)
+    second.communicate(timeout=30)
+
+
 def test_odd_names_are_escaped(tmp_path: Path) -> None:
     g = Graph('a "graph"\n')
     g.set_outputs(g.relu(g.input("x\t\u2028\ud7ff", (2,)), name='é\\"'), names=["y"])
@@ -152,9 +205,29 @@ while n:
 """
 
 
-def started(path: Path, runs: int) -> subprocess.Popen[str]:
+FORK = """
+import os, numpy as np
+from runtime.session import Session
+from tests.runtime.caches.graphs import mlp, params
+c = Session().compile(mlp(3))
+c.set_params(params())
+run = lambda: c.run({"x": np.ones((3, 4), np.float32)})
+run()
+for work in (run, lambda: None):
+    pid = os.fork()
+    if not pid:
+        work()
+        os._exit(0)
+    if work is run:
+        print(pid, flush=True)
+    os.waitpid(pid, 0)
+run()
+"""
+
+
+def started(path: Path, runs: int, code: str = RUN) -> subprocess.Popen[str]:
     env = {**os.environ, "RLX_TRACE_PERFETTO": str(path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, "-c", RUN, str(runs)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen([sys.executable, "-c", code, str(runs)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def test_the_variable_traces_a_whole_process(tmp_path: Path) -> None:
