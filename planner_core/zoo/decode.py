@@ -20,7 +20,8 @@ __all__ = ["DecodeConfig", "decode_step"]
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """Sizes of the model. ``kv_heads`` 0: as many as ``heads``; ``positions``: rows of the rotary tables, the longest text.
-    ``quant``: "" f32, or a GGUF scheme (``q8_0``) for every matrix but the embedding. ``interleaved``: rotary pairs lie
+    ``quant``: "" f32; f16 or bf16 for every float, the cache too; or a GGUF scheme (``q8_0``) for every matrix but the
+    embedding. ``interleaved``: rotary pairs lie
     side by side, as GGUF files of LLaMA want."""
 
     layers: int = 4
@@ -59,7 +60,7 @@ def decode_step(config: DecodeConfig, rows: int) -> Graph:
     dtype, scheme = quant_of("decode-step", c.quant)
     require("decode-step", at_least_one_layer=c.layers > 0, kv_heads_that_divide_heads=c.heads > 0 and c.heads % kv_heads == 0,
             an_even_head_width=c.head_dim * c.heads == c.hidden and c.head_dim % 2 == 0,
-            rows_within_the_positions=0 < rows <= c.positions, f32_or_packed_weights=dtype is DType.F32)
+            rows_within_the_positions=0 < rows <= c.positions)
     g = Graph(f"decode-step-{rows}")
     tokens = g.input("tokens", (1, 1), DType.I64)
     position = g.input("position", (1,), DType.I64)

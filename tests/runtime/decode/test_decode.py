@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,19 @@ def test_tokens_equal_pytorch_through_the_ladder(name: str) -> None:
     assert rungs == [b.upper for b in decoder.ladder.buckets], "it climbed all of them"
 
 
+@pytest.mark.parametrize(("quant", "unit"), [("f16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_half_models_stay_within_their_precision(quant: str, unit: float) -> None:
+    config = DecodeConfig(layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=40, positions=32, quant=quant)
+    weights = random_decode_weights(config, seed=3)
+    decoder = Decoder(config, weights, min_rows=4)
+    made = decoder.generate([1, 7, 3], 20, keep_logits=True)
+    assert decoder.ladder.compiled_for_key(1).handles.view("past_k_0").dtype == weights["embed"].dtype
+    wide = {k: v.astype(np.float32) for k, v in weights.items()}
+    want = reference(dataclasses.replace(config, quant=""), wide, [1, 7, 3, *made.tokens[:-1]]).numpy()
+    got = np.stack(made.logits).astype(np.float64)
+    assert np.abs(got - want).max() <= 16 * unit * np.abs(want).max()
+
+
 def test_resident_bytes_are_one_copy() -> None:
     """"shows weight sharing (resident bytes ≈ one copy)"."""
     weights = random_decode_weights(SMALL)
@@ -128,8 +142,8 @@ def test_mistakes_are_explained() -> None:
         decoder.generate([1], 70)
     with pytest.raises(GraphError, match="rows within the positions"):
         decode_step(SMALL, 65)
-    with pytest.raises(GraphError, match="f32 or packed weights"):
-        decode_step(DecodeConfig(quant="f16"), 4)
+    with pytest.raises(GraphError, match="quant 'f17'"):
+        decode_step(DecodeConfig(quant="f17"), 4)
     with pytest.raises(GraphError, match="kv heads that divide heads"):
         decode_step(DecodeConfig(heads=4, kv_heads=3), 4)
 
