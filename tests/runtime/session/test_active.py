@@ -52,6 +52,25 @@ def test_relu_of_5_of_15_rows() -> None:
     np.testing.assert_array_equal(c.run({"x": -one})["y"], np.zeros(15))
 
 
+@pytest.mark.parametrize("build", [
+    lambda g, x: g.relu(g.reshape(x, dims=(8, 4, 4))), lambda g, x: g.relu(g.reshape(x, dims=(1, 8, 16))),
+    lambda g, x: g.reshape(g.relu(g.reshape(x, dims=(32, 4))), dims=(8, 16)),
+    lambda g, x: g.relu(g.expand(g.reshape(x, dims=(1, 8, 16)), dims=(1, 8, 16))),
+], ids=["split", "more axes", "merged", "expanded"])
+def test_reshapes_to_plain_ints_keep_the_rows(build: Callable[[Graph, int], int]) -> None:
+    """"plain-int builders name it with `bucket_dim=`": 3 of 8 rows are computed, the others stay."""
+    g = Graph("reshaped")
+    g.set_outputs(build(g, g.input("x", (8, 16))), names=["y"])
+    x, y = (np.random.default_rng(s).standard_normal((8, 16)).astype(np.float32) for s in (0, 1))
+    c = compiled(g, {"x": 0}, PLAIN)
+    left, want = c.run({"x": x})["y"], compiled(g).run({"x": y})["y"]
+    c.set_active_extent((3, 8))
+    got = c.run({"x": y})["y"]
+    assert c.extent_reason == ""
+    np.testing.assert_array_equal(got.reshape(8, -1)[:3], want.reshape(8, -1)[:3])
+    np.testing.assert_array_equal(got.reshape(8, -1)[3:], left.reshape(8, -1)[3:])
+
+
 @pytest.mark.parametrize("kind", ["add", "mul", "sub", "div"])
 def test_binary_of_2_of_4_rows(kind: str) -> None:
     """"Binary ops the same way (2 of 4)"."""
@@ -175,15 +194,15 @@ def test_a_graph_without_the_extent_runs_whole() -> None:
     assert out["w"].sum() == 0
 
 
-def test_plain_ints_that_reshape_run_whole() -> None:
-    """"plain-int builders name it with `bucket_dim=`": where an int attribute doesn't follow, the run is whole."""
-    g = Graph("g")
-    x = g.input("x", (6, 4))
-    g.set_outputs(g.relu(g.reshape(g.relu(x), dims=(6, 2, 2))), names=["y"])
-    c = compiled(g, {"x": 0}, PLAIN)
-    c.set_active_extent((2, 6))
-    assert (c.run({"x": -np.ones((6, 4), np.float32)})["y"] == 0).all()
-    assert "Reshape" in c.extent_reason
+@pytest.mark.parametrize(("actual", "why"), [(3, "doesn't follow"), (4, "")])
+def test_a_reshape_that_joins_rows_runs_whole_unless_they_come_out_even(actual: int, why: str) -> None:
+    g = Graph("joined")
+    g.set_outputs(g.relu(g.reshape(g.input("x", (8, 16)), dims=(4, 32))), names=["y"])
+    c = compiled(g, {"x": 0})
+    c.set_active_extent((actual, 8))
+    c.run({"x": np.ones((8, 16), np.float32)})
+    assert why in c.extent_reason
+    assert bool(why) == bool(c.extent_reason)
 
 
 def test_a_table_of_plain_rows_runs_whole() -> None:
@@ -257,14 +276,15 @@ def test_what_one_dim_refuses_another_may_allow() -> None:
 
 @pytest.mark.parametrize("actual", [1, 3])
 def test_a_shape_that_does_not_follow_runs_whole(actual: int) -> None:
-    """An Expand to plain ints: one row would be broadcast to all of them, three can't be."""
+    """An Expand to plain ints, of one row: nothing says that the six are the bucket's."""
     g = Graph("g")
-    g.set_outputs(g.relu(g.expand(g.exp(g.input("x", (6, 2))), dims=(6, 2))), names=["y"])
+    x = g.input("x", (6, 2))
+    g.set_outputs(g.relu(g.mul(g.exp(x), g.expand(g.exp(g.input("z", (1, 2))), dims=(6, 2)))), names=["y"])
     c, whole = (compiled(g, {"x": 0}, PLAIN) for _ in range(2))
-    x = np.arange(12, dtype=np.float32).reshape(6, 2) / 12
+    feed = {"x": np.arange(12, dtype=np.float32).reshape(6, 2) / 12, "z": np.ones((1, 2), np.float32)}
     c.set_active_extent((actual, 6))
-    np.testing.assert_array_equal(c.run({"x": x})["y"], whole.run({"x": x})["y"])
-    assert "Expand" in c.extent_reason
+    np.testing.assert_array_equal(c.run(feed)["y"], whole.run(feed)["y"])
+    assert "an entry a row without saying so" in c.extent_reason
 
 
 def test_audited_runs_are_whole() -> None:
