@@ -15,10 +15,10 @@ from planner_core.errors import OptionError
 __all__ = ["OptionInfo", "coerce_option", "env_overrides", "option", "options_of"]
 
 
-def option(default: Any, *, help: str, group: str, env: str = "", choices: Collection[Any] = (),
+def option(default: Any, *, help: str, group: str, env: str = "", choices: Collection[Any] | type[Enum] = (),
            cache_key: bool = True) -> Any:
     """A dataclass field that is an option; ``env`` names the variables that presets read, ``|``-separated.
-    ``choices`` may be a live collection, read anew each time."""
+    ``choices`` may be a live collection, read anew each time, or the Enum whose members the values are."""
     return dataclasses.field(
         default=default,
         metadata={"option": True, "help": help, "group": group, "env": env, "choices": choices,
@@ -82,7 +82,8 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
         text = _text(value)
         for c in info.choices:
             if str(text).lower() == str(c).lower():
-                return c if isinstance(default, str) else type(default)(c)
+                kind = type(default) if isinstance(default, Enum) else fields[name].metadata["choices"]
+                return kind(c) if isinstance(kind, type) and issubclass(kind, Enum) else c
         raise OptionError(f"option {name}: got {value!r}, wanted one of {', '.join(map(str, info.choices))}")
     try:
         return int(value)

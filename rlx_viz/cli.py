@@ -18,6 +18,7 @@ from planner_core.options import options_of
 from rlx_viz.inputs import random_inputs
 from rlx_viz.units import bytes_text
 from runtime.compile import GROUPS, CompileOptions
+from runtime.precision import PrecisionPolicy
 
 __all__ = ["main"]
 
@@ -30,6 +31,10 @@ Shapes = Annotated[list[str], typer.Option("--shape", metavar="INPUT=1,3,48,192"
 Sets = Annotated[list[str], typer.Option("--set", metavar="OPTION=VALUE", help="Change an option; see `options`.")]
 TargetOption = Annotated[str, typer.Option("--target", help=", ".join(t.value for t in Target))]
 Redact = Annotated[bool, typer.Option("--redact", help="Replace names, paths and sources by stable tokens.")]
+
+
+ABOVE_CAPACITY = 3
+"""Exit code of ``plan`` on a problem file whose best arena found is above the capacity asked for (it is printed)."""
 
 
 class UsageError(RlxError):
@@ -136,7 +141,11 @@ def plan(
     as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a tensor; - is standard output.")] = "",
     redact: Redact = False,
 ) -> None:
-    """Plan a model's memory and print the headline numbers; of a problem file (.csv of id,lower,upper,size), its arena."""
+    """Plan a model's memory and print the headline numbers; of a problem file (.csv of id,lower,upper,size), its arena.
+
+    Exit codes: 0 planned; 1 an error, also where no placement of a problem file can fit --set capacity=BYTES; 2 a wrong
+    command line; 3 the best arena found is above that capacity, and is printed.
+    """
     from rlx_viz.frames import summary_dict, tensors_frame
     from rlx_viz.snapshot import snapshot
 
@@ -145,12 +154,14 @@ def plan(
     if model.lower().endswith(".csv"):
         from rlx_viz.problems import plan_problem
 
-        text, as_json_text, as_csv_text = plan_problem(model, _pairs(sets, "--set", "placement=exact"))
+        text, as_json_text, as_csv_text, above = plan_problem(model, _pairs(sets, "--set", "placement=exact"))
         for where, what in ((as_json, as_json_text), (as_csv, as_csv_text)):
             if where:
                 _write(where, what)
         if "-" not in (as_json, as_csv):
             typer.echo(text)
+        if above:
+            raise typer.Exit(ABOVE_CAPACITY)
         return
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
@@ -295,10 +306,11 @@ def _read_npz(path: str) -> dict[str, Any]:
 def options(target: TargetOption = "cpu") -> None:
     """List every option of every stage with its default for a target, and its meaning."""
     start = CompileOptions.for_target(target, environ={})
-    for stage, cls in GROUPS.items():
+    stages: dict[str, tuple[Any, type[Any]]] = {k: (getattr(start, k), cls) for k, cls in GROUPS.items()}
+    for stage, (values, cls) in {"compile": (start, CompileOptions), **stages}.items():
         typer.echo(f"# {stage}")
         for o in options_of(cls):
-            value = getattr(getattr(start, stage), o.name)
+            value = getattr(values, o.name) or PrecisionPolicy.F32 if o.name == "precision" else getattr(values, o.name)
             default = str(getattr(value, "value", value)).lower()
             choices = f" [{', '.join(o.choices)}]" if o.choices else ""
             env = f" (env {o.env})" if o.env else ""

@@ -18,7 +18,7 @@ from planner_core.ir import Array, DimBinding, DType, Graph
 from planner_core.ir.rebind import bound_symbols
 from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
 from planner_core.memory.verify import require_sound
-from planner_core.options import OptionInfo, coerce_option, options_of
+from planner_core.options import OptionInfo, coerce_option, option, options_of
 from runtime.command_list import CommandList
 from runtime.executors import HostExecutor
 from runtime.legalise import apply_precision
@@ -38,11 +38,15 @@ _T = TypeVar("_T")
 class CompileOptions:
     """Options of one compilation, a group a stage. None = the target's preset for the graph at hand."""
 
-    target: Target = Target.CPU
+    target: Target = option(
+        Target.CPU, group="compile", help="What the graph is compiled for: it sets where every other option starts.")
     plan: PlanOptions | None = None
     fusion: FusionOptions | None = None
     passes: PassOptions | None = None
-    precision: PrecisionPolicy | None = None
+    precision: PrecisionPolicy | None = option(
+        None, group="compile", choices=PrecisionPolicy,
+        help="f32: as the graph says. auto_mixed (f16) and auto_mixed_bf16: products and convolutions in half; reductions, "
+             "norms, softmax and losses stay f32.")
     """None = F32; a session or a cache may fill in its own."""
     dims: DimBinding = DimBinding()
     """Values for the graph's symbols."""
@@ -92,17 +96,23 @@ class CompileOptions:
     def changed(self, graph: Graph, **delta: Any) -> CompileOptions:
         """A copy with options of any stage changed by name; text values are read as the option's type.
 
-        ``target`` resets every group to its preset before the others apply. ``OptionError`` names a stray one.
+        ``target`` resets every group to its preset before the others apply; a plan that is the preset follows
+        ``precision``. ``OptionError`` names a stray one.
         """
         made = self
+        if "precision" in delta:
+            follows = self.plan == dataclasses.replace(self, plan=None).plan_for(graph)
+            made = dataclasses.replace(self, plan=None if follows else self.plan,
+                                       precision=coerce_option(CompileOptions, "precision", delta.pop("precision")))
         if "target" in delta:
-            preset = CompileOptions.for_target(delta.pop("target"), graph)
-            made = dataclasses.replace(preset, precision=self.precision, dims=self.dims,
-                                       plan=preset.plan if self.half is None else None)
+            preset = CompileOptions.for_target(coerce_option(CompileOptions, "target", delta.pop("target")), graph)
+            made = dataclasses.replace(preset, precision=made.precision, dims=self.dims,
+                                       plan=preset.plan if made.half is None else None)
         stages = {stage: {k: v for k, v in delta.items() if k in names} for stage, names in STAGES.items()}
         for name in delta:
             if not any(name in names for names in STAGES.values()):
-                near = difflib.get_close_matches(name, [n for names in STAGES.values() for n in names], 1)
+                known = [n for names in STAGES.values() for n in names] + [o.name for o in options_of(CompileOptions)]
+                near = difflib.get_close_matches(name, known, 1)
                 raise OptionError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `rlx-viz options`"))
         now: dict[str, Any] = {"fusion": made.fusion_used, "plan": made.plan_for(graph), "passes": made.passes_used}
         new = {stage: dataclasses.replace(now[stage], **{k: coerce_option(GROUPS[stage], k, v) for k, v in values.items()})
@@ -171,19 +181,22 @@ class Compilation:
         return fusion_for_target(self.options.target)
 
     def option_rows(self) -> list[OptionRow]:
-        """Every option of every stage with its value and the target's default, in stage order."""
+        """Every option of every stage with its value and the target's default, in stage order. A target is its own
+        default: all others are said against it."""
         stages: dict[str, tuple[Any, Any]] = {
             "fusion": (self.fusion.options, self.default_fusion_options),
             "plan": (self.plan.options, self.default_plan_options),
             "passes": (self.options.passes_used, passes_for_target(self.options.target)),
         }
-        return [OptionRow(stage, o, getattr(values, o.name), getattr(defaults, o.name))
+        whole = {"target": (self.options.target,) * 2, "precision": (self.options.precision or PrecisionPolicy.F32, PrecisionPolicy.F32)}
+        return [OptionRow("compile", o, *whole[o.name]) for o in options_of(CompileOptions)] + [
+                OptionRow(stage, o, getattr(values, o.name), getattr(defaults, o.name))
                 for stage, (values, defaults) in stages.items() for o in options_of(GROUPS[stage])]
 
     @property
     def default_plan_options(self) -> PlanOptions:
         """What the target starts from for this graph: the options that "changed" is said against."""
-        return PlanOptions.for_target(self.options.target, self.legal)
+        return dataclasses.replace(self.options, plan=None).plan_for(self.legal)
 
     @property
     def commands(self) -> CommandList:
@@ -207,12 +220,17 @@ class Compilation:
         return p.weights_size + p.arena_size + max(self.commands.scratch_bytes, p.scratch_size)
 
     def with_options(self, **delta: Any) -> Compilation:
-        """This graph under other options of any stage, by name, or another ``target`` (which resets them all).
+        """This graph under other options of any stage, by name, another ``precision``, or another ``target`` (which
+        resets them all).
 
         Text values are read as the option's type. Only the stages that an option touches run again.
         """
         options = self.options.changed(self.legal, **delta)
         if options.target is self.options.target and options.fusion_used == self.fusion.options:
+            if options.half is not self.options.half:
+                timings = {"fuse": self.timings.get("fuse", 0.0)}
+                legal = _timed(timings, "legalise", lambda: legalise(self.fusion.graph, options))
+                return _finish(options, self.source, self.fusion, legal, timings)
             if options.plan_for(self.legal) == self.plan.options:
                 kept = {k: v for k, v in self.timings.items() if k != "passes"}
                 return _pass(options, self.source, self.fusion, self.legal, self.plan, self.commands_before, kept)
@@ -261,6 +279,10 @@ def _finish(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph
 def _pass(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph, plan: MemoryPlan,
           before: CommandList, timings: dict[str, float]) -> Compilation:
     passed = _timed(timings, "passes", lambda: run_passes(before, options.passes_used))
+    known = passed.commands.provenance
+    if known is not None:
+        known = dataclasses.replace(known, fusion=fusion, passes=passed.log)
+        passed = dataclasses.replace(passed, commands=dataclasses.replace(passed.commands, provenance=known))
     return Compilation(options, source, fusion, legal, plan, before, passed, timings)
 
 

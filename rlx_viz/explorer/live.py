@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planner_core.ir import DType
+from planner_core.memory import Target
+from planner_core.options import options_of
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.snapshot import snapshot
-from runtime.compile import Compilation
+from runtime.compile import Compilation, CompileOptions
 
 __all__ = ["Live", "Picture"]
 
@@ -29,31 +32,47 @@ class Live:
 
     def __init__(self, start: Compilation, name: str = "", redact: bool = False) -> None:
         self.start, self.name, self.redact = start, name, redact
-        self._base = {start.options.target.value: _values(start)}
+        self._base = {_presets(start): _values(start)}
         self._last = start
 
     def first(self) -> Picture:
         """The start's picture."""
-        return Picture(snapshot(self.start, name=self.name, redact=self.redact), self.start)
+        return self._picture(self.start)
 
     def __call__(self, options: Mapping[str, object]) -> Picture:
         made = self.compile(options)
         self._last = made
-        return Picture(snapshot(made, name=self.name, redact=self.redact), made)
+        return self._picture(made)
+
+    def _picture(self, made: Compilation) -> Picture:
+        """The compilation's document; its target counts as changed if it isn't the start's."""
+        doc = snapshot(made, name=self.name, redact=self.redact)
+        for row in doc.meta["options"]:
+            if row["name"] == "target":
+                row["default"] = self.start.options.target.value
+                row["changed"] = row["value"] != row["default"]
+        return Picture(doc, made)
 
     def compile(self, options: Mapping[str, object]) -> Compilation:
         """The start under those options, equal to ``start.with_options(**options)``."""
         last, wanted = self._last, dict(options)
-        target = str(getattr(wanted.pop("target", ""), "value", "") or options.get("target", "")) or self.start.options.target.value
-        if target != last.options.target.value or target not in self._base:
+        whole = {o.name: wanted.pop(o.name) for o in options_of(CompileOptions) if o.name in wanted}
+        asked = self.start.options.changed(self.start.legal, **whole)
+        key = asked.target, asked.half
+        if key != _presets(last) or key not in self._base:
             made = self.start.with_options(**dict(options))
-            if target not in self._base:
-                self._base[target] = _values(self.start.with_options(target=target))
+            if key not in self._base:
+                self._base[key] = _values(self.start.with_options(**whole))
             return made
-        now, then = _values(last), {**self._base[target]}
+        now, then = _values(last), {**self._base[key]}
         delta = {k: then[k] for k in now if k not in wanted and now[k] != then[k]}
         return last.with_options(**delta, **wanted)
 
 
+def _presets(c: Compilation) -> tuple[Target, DType | None]:
+    """What the other options' defaults hang on."""
+    return c.options.target, c.options.half
+
+
 def _values(c: Compilation) -> dict[str, Any]:
-    return {row.info.name: row.value for row in c.option_rows()}
+    return {row.info.name: row.value for row in c.option_rows() if row.stage != "compile"}

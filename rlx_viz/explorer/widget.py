@@ -87,7 +87,8 @@ class Explorer(anywidget.AnyWidget):
         self._replan, self._other, self._whatif = replan, other, whatif
         self._picture = first
         self._start = {o["name"]: o["value"] for o in first.document.meta.get("options", [])}
-        self._target = first.document.meta.get("target")
+        self._whole = {o["name"] for o in first.document.meta.get("options", []) if o.get("stage") == "compile"}
+        """Options that set where the others start: the target and the precision."""
         self._options: Options = {}
         self._history = History()
         self._finished = self._in_flight = 0
@@ -365,11 +366,12 @@ class Explorer(anywidget.AnyWidget):
         return None
 
     def _differing(self, options: Options, shown: Picture) -> Options:
-        """Without what is as it was opened. Another target starts from its own presets, so all count there."""
-        target = shown.document.meta.get("target")
-        if target != self._target:
-            return dict(options)
-        return {k: v for k, v in options.items() if k != "target" and not (k in self._start and _same(v, self._start[k]))}
+        """Without what is as it was opened. Another target or precision has its own presets, so all others count there."""
+        now = {o["name"]: o["value"] for o in shown.document.meta.get("options", [])}
+        alike = {k for k in self._whole if _same(now.get(k), self._start[k])}
+        if alike != self._whole:
+            return {k: v for k, v in options.items() if k not in alike}
+        return {k: v for k, v in options.items() if not (k in self._start and _same(v, self._start[k]))}
 
     def _progress(self, share: float, text: str) -> None:
         self.progress, self.progress_text = share, text
@@ -380,8 +382,9 @@ class Explorer(anywidget.AnyWidget):
         if found is None:
             raise RlxError(f"no preset {name!r}; wanted one of {', '.join(p['name'] for p in meta.get('presets', []))}")
         defaults = {o["name"]: o["default"] for o in meta["options"]}
-        if "target" in self._options:
-            return {"target": self._options["target"], **found["options"]}
+        kept = {k: v for k, v in self._options.items() if k in self._whole}
+        if kept:
+            return {**kept, **found["options"]}
         return {**{k: v for k, v in defaults.items() if not _same(self._start.get(k), v)}, **found["options"]}
 
     def _compare_again(self) -> None:

@@ -39,10 +39,22 @@ def shown(e: Explorer) -> ColumnDocument:
 GRAPH = small()
 FRESH = {t: rlx_viz.compile(GRAPH, target=t) for t in ("cpu", "metal")}
 FLAGS = sorted(r.info.name for r in FRESH["cpu"].option_rows() if r.info.type == "bool" and r.info.group not in ("checks", "log"))
+
+
+def fresh(options: dict[str, Any]) -> ColumnDocument:
+    """A new plan under the options; its target is said against the one that the explorer was opened with."""
+    document = rlx_viz.snapshot(FRESH["cpu"].with_options(**options))
+    row = next(o for o in document.meta["options"] if o["name"] == "target")
+    row.update(default="cpu", changed=row["value"] != "cpu")
+    return document
+
+
 MOVES = st.one_of(
     st.tuples(st.just("set"), st.sampled_from(FLAGS), st.booleans()),
     st.tuples(st.just("set"), st.just("alignment"), st.sampled_from([1, 64, 256, 48])),
     st.tuples(st.just("set"), st.just("target"), st.sampled_from(["cpu", "metal"])),
+    st.tuples(st.just("set"), st.just("precision"), st.sampled_from(["f32", "auto_mixed"])),
+    st.tuples(st.just("set"), st.just("width_policy"), st.sampled_from(["native", "f32_uniform"])),
     st.tuples(st.sampled_from(["undo", "redo", "reset"]), st.none(), st.none()),
     st.tuples(st.just("preset"), st.sampled_from([p["name"] for p in PRESETS]), st.none()),
 )
@@ -50,6 +62,8 @@ MOVES = st.one_of(
 
 @example([("set", "target", "metal"), ("set", "decode_forms", True)], False)
 @example([("set", "alignment", 48), ("undo", None, None)], True)
+@example([("set", "precision", "auto_mixed"), ("set", "width_policy", "f32_uniform"), ("preset", "as written", None),
+          ("set", "precision", "f32"), ("undo", None, None)], False)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MOVES, min_size=1, max_size=8), st.booleans())
 def test_any_sequence_of_changes_shows_what_a_fresh_plan_shows(moves: list[tuple[str, Any, Any]], by_request: bool) -> None:
@@ -71,7 +85,7 @@ def test_any_sequence_of_changes_shows_what_a_fresh_plan_shows(moves: list[tuple
         assert failed is (verb == "set" and name == "alignment" and value == 48)
         if failed:
             assert (e.options, e.header) == before and e.error
-        document = rlx_viz.snapshot(FRESH["cpu"].with_options(**e.options))
+        document = fresh(e.options)
         assert shown(e) == e.document == document
         assert e.state["options"] == e.options
         assert not e.busy and e.progress == -1

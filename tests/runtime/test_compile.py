@@ -206,15 +206,36 @@ def test_an_option_re_runs_only_what_it_touches() -> None:
         np.testing.assert_allclose(other.run({"x": X}, sanitize=True)["y"], c.run({"x": X})["y"], rtol=1e-6)
     with pytest.raises(PlanError, match="no option 'narow_rope'; did you mean 'narrow_rope'"):
         c.with_options(narow_rope=True)
-    with pytest.raises(PlanError, match="target 'abacus': wanted one of cpu"):
+    with pytest.raises(PlanError, match=r"option target: got .abacus., wanted one of cpu"):
         c.with_options(target="abacus")
+
+
+@pytest.mark.parametrize("start", [CompileOptions(), CompileOptions.for_target("cpu")], ids=["presets", "written out"])
+def test_precision_is_an_option_that_the_plan_follows(start: CompileOptions) -> None:
+    """Half products, stored as half unless a width policy was chosen; the rules don't run again."""
+    c = compile_graph(two_layers(), start)
+    half = c.with_options(precision="auto_mixed")
+    assert half.fusion is c.fusion
+    assert {n.dtype for n in half.legal.nodes if "MatMul" in n.op.name} == {DType.F16}
+    assert (half.plan.options.width_policy.value, [r.info.name for r in half.option_rows() if r.changed]) == ("native", ["precision"])
+    np.testing.assert_allclose(half.run({"x": X}, sanitize=True)["y"], c.run({"x": X})["y"], rtol=1e-2, atol=1e-2)
+    chosen = half.with_options(width_policy="f32_uniform")
+    assert chosen.legal is half.legal
+    assert chosen.plan.arena_size > half.plan.arena_size
+    back = half.with_options(precision="f32")
+    assert back.plan.arena_size == c.plan.arena_size
+    assert not [r for r in back.option_rows() if r.changed]
+    metal = half.with_options(target="metal")
+    assert (metal.options.target, metal.options.half) == (Target.METAL, DType.F16)
+    with pytest.raises(PlanError, match="option precision: got 'f8', wanted one of f32, auto_mixed, auto_mixed_bf16"):
+        c.with_options(precision="f8")
 
 
 def test_every_option_of_every_stage_is_listed_once() -> None:
     c = compile_graph(two_layers(), CompileOptions(target=Target.METAL))
     rows = c.option_rows()
     assert len({r.info.name for r in rows}) == len(rows)
-    assert {r.stage for r in rows} == {"fusion", "plan", "passes"}
+    assert {r.stage for r in rows} == {"compile", "fusion", "plan", "passes"}
     assert [r.info.name for r in rows if r.changed] == []
     changed = c.with_options(alignment=256, narrow_rope=False, dead_code=False).option_rows()
     assert {r.info.name for r in changed if r.changed} == {"alignment", "narrow_rope", "dead_code"}
