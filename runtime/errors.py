@@ -16,4 +16,15 @@ class RunError(RlxError, ValueError):
 
 
 class SanitizeError(RlxError, RuntimeError):
-    """An audited run in which a thunk, a slot or the plan broke its contract."""
+    """An audited run in which a thunk, a slot or the plan broke its contract.
+
+    What is known is also given by itself: ``thunk`` (index in the list) with its ``label``, ``node`` and the ``field`` of
+    the operand; ``space`` and ``offset`` of the first bad byte; ``owner``, whose that byte is; ``blame``, the rule, pass or
+    lowering to look at.
+    """
+
+    def __init__(self, message: str, *, thunk: int | None = None, label: str = "", node: str = "", field: str = "",
+                 space: str = "arena", offset: int | None = None, owner: str = "", blame: str = "") -> None:
+        super().__init__(message)
+        self.thunk, self.label, self.node, self.field = thunk, label, node, field
+        self.space, self.offset, self.owner, self.blame = space, offset, owner, blame

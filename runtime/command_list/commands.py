@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from planner_core.ir import DType, TensorData
 from runtime.command_list.operand import Operand
@@ -66,6 +67,8 @@ class CommandList:
     node_names: tuple[str, ...]
     static_nodes: frozenset[int] = frozenset()
     """Nodes computed from params and constants alone, in slots of their own: made in the first run, then kept."""
+    provenance: Any = field(default=None, repr=False, compare=False)
+    """For audits: the ``Provenance`` of the list, or None where it was written by hand or read from a file."""
 
     def __len__(self) -> int:
         return len(self.thunks)

@@ -57,14 +57,16 @@ def weight_layout(commands: CommandList) -> tuple[Any, ...]:
 
 class WeightBuffer:
     """The bytes of the weights, behind one executor or several. ``version`` grows with every write; ``missing`` names
-    params that have no data yet. Writers hold ``lock``: a version lost would leave stale packs."""
+    params that have no data yet, ``written`` has the spans that got some. Writers hold ``lock``: a version lost would
+    leave stale packs."""
 
-    __slots__ = ("data", "lock", "missing", "version")
+    __slots__ = ("data", "lock", "missing", "version", "written")
 
     def __init__(self, nbytes: int) -> None:
         self.data = aligned_buffer(nbytes)
         self.lock = threading.Lock()
         self.missing: list[str] = []
+        self.written: set[tuple[int, int]] = set()
         self.version = 0
 
 
@@ -201,6 +203,8 @@ class HostExecutor:
         store = self._store
         with store.lock:
             np.copyto(self.view(p.operand), array, casting="unsafe")
+            if p.operand.space == "weights":
+                store.written.add((p.operand.offset, p.operand.offset + p.operand.nbytes))
             store.version += 1  # what is computed from weights alone is computed again, by every sharer
             if name in store.missing:
                 store.missing.remove(name)
@@ -266,7 +270,7 @@ class HostExecutor:
             from runtime.executors.audit import Audit
 
             feed += [(view, view.copy()) for name, view, _, _ in self._inputs if name in self._arena.resident]
-            audit = Audit(self.commands, self._arena.data, self._store.data, self._scratch)
+            audit = Audit(self.commands, self._arena.data, self._store.data, self._scratch, self._store.written)
             audit.begin()
             for c in self.commands.constants:
                 self.view(c.operand)[...] = c.data.array
@@ -313,7 +317,7 @@ class HostExecutor:
                 raise self._located(i, e) from e
             took = time.perf_counter() - start
             if audit is not None:
-                audit.after(i)
+                audit.after(i, t, args)
             if timed:
                 self.seconds[i] = took
             if tracer is not None and self._facts is not None and t.where != "none":

@@ -26,6 +26,7 @@ from planner_core.memory import (
 from planner_core.memory.facts import DTYPES
 from runtime.command_list.commands import Binding, CommandList, Constant, SlotLife
 from runtime.command_list.operand import Operand
+from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunk import Thunk
 from runtime.command_list.thunks.host import HostOp, Unrunnable
 from runtime.errors import LoweringError
@@ -197,6 +198,7 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
         slots=_slot_lives(graph, plan),
         static_nodes=_static_nodes(graph, plan),
         node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
+        provenance=Provenance(graph, plan, tuple(thunks), tuple(node_of)),
     )
 
 
