@@ -46,7 +46,8 @@ class PlanOptions:
     arena_no_reuse: bool = option(
         False, group="reuse", env="RLX_ARENA_NO_REUSE", help="Give every buffer its own bytes: nothing is reused.")
     in_place: bool = option(
-        False, group="reuse", help="Let an elementwise output take the bytes of an input that dies there.")
+        False, group="reuse", help="Let the output of an elementwise op or fused region take the bytes of an input that dies there. "
+        "What pin_output_ancestors keeps alive to the end dies nowhere and hands nothing over: switch it off as well.")
     pin_output_ancestors: bool = option(
         True, group="liveness", help="Keep everything an output was computed from alive to the end.")
     dequant_host_fallback: bool = option(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.ir import DType, Graph
+from planner_core.ir.ops.region import BINARY_STEP, step_name
 from planner_core.memory import ArenaWidthPolicy, MemoryPlan, verify_plan
 
 SPACES = ("arena", "weights", None)
@@ -121,7 +122,10 @@ def complaints(plan: MemoryPlan, graph: Graph) -> list[str]:
 def hands_over(graph: Graph, root: list[int], old: int, new: int) -> bool:
     """Elementwise, and every operand that shows the old buffer shows all of it, one element an element."""
     n, numel = graph[new], graph[new].shape.numel
-    simple = n.op.name == "Activation" or (n.op.name == "Binary" and n.op.kind in ("add", "sub", "mul", "div", "max", "min"))
+    plain = ("add", "sub", "mul", "div", "max", "min")
+    simple = n.op.name == "Activation" or (n.op.name == "Binary" and n.op.kind in plain)
+    if n.op.name == "ElementwiseRegion" and not n.op.prologue:
+        simple = n.op.steps[-1][0] != BINARY_STEP or step_name(n.op.steps[-1]) in plain
     shown = [graph[i].shape.numel for i in n.inputs if root[i] == old]
     return simple and bool(shown) and {graph[old].shape.numel, *shown} == {numel}
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from planner_core.ir import DType, Graph, QuantScheme, Shape
 from planner_core.ir.ops import Custom
+from planner_core.ir.ops.region import region_steps
 from planner_core.memory import ArenaWidthPolicy, PlanOptions
 
 EXTENTS = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16])
@@ -31,7 +32,7 @@ def _step(draw: st.DrawFn, g: Graph, pool: list[int], k: int) -> list[int]:
     kind = draw(st.sampled_from([
         "input", "param", "constant", "act", "act", "act", "binary", "binary", "mm", "mm_t", "bank", "reshape", "reshape",
         "cast", "narrow", "narrow", "transpose", "concat", "expand", "kv", "dequant", "custom", "gather", "where",
-        "if", "result", "attention", "compare", "argmax", "norm", "conv3d", "zero"]))
+        "if", "result", "attention", "compare", "argmax", "norm", "conv3d", "zero", "region"]))
     if kind == "input":
         return [g.input(f"x{k + 1}", draw(st.lists(EXTENTS, min_size=0, max_size=3)), draw(DTYPES))]
     if kind == "param":
@@ -45,6 +46,12 @@ def _step(draw: st.DrawFn, g: Graph, pool: list[int], k: int) -> list[int]:
     if kind == "binary":
         y = draw(st.sampled_from([p for p in pool if g[p].shape == s]))
         return [getattr(g, draw(st.sampled_from(["add", "mul", "max"])))(x, y)]
+    if kind == "region":
+        if dtype not in (DType.F32, DType.F16, DType.BF16):
+            return [g.cast(x, to=DType.F32)]
+        y = draw(st.sampled_from([p for p in pool if g[p].shape == s]))
+        text = draw(st.sampled_from(["s0 = add(x0, x1); s1 = relu(s0)", "s0 = mul(x0, x1); s1 = sub(s0, x0)", "s0 = pow(x0, x1)"]))
+        return [g.elementwise_region(x, y, steps=region_steps(text))]
     if kind == "compare":
         return [g.lt(x, x)]
     if kind == "where":

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 import rlx_viz
-from planner_core.ir import Graph
+from planner_core.ir import DType, Graph
+from planner_core.ir.ops.region import region_steps
 from planner_core.memory import PlanOptions, headline, plan_graph, verify_plan
 from planner_core.memory.verify import ViolationKind
 from tests.planner_core.memory.checker import checked, complaints
@@ -58,6 +59,72 @@ def test_what_is_not_taken() -> None:
     plan = checked(plan_graph(g, IN_PLACE), g)
     assert plan.inplace == ((late, both), (part, part + 1))
     assert {on_input, wide, product, half, part}.isdisjoint({new for _, new in plan.inplace})
+
+
+TWICE = "s0 = tanh(x0); s1 = mul(s0, x1); s2 = sub(s1, x0)"
+
+
+def test_a_fused_region_takes_what_it_reads_in_step() -> None:
+    """All of a dying operand, read at its own index however often, beside broadcast ones of other buffers."""
+    g = Graph()
+    x, row = g.input("x", (4, 8)), g.input("row", (8,))
+    a = g.relu(x)
+    b = g.elementwise_region(a, g.exp(row), steps=region_steps(TWICE))
+    c = g.elementwise_region(g.reshape(b, dims=[4, 8]), b, steps=region_steps("s0 = add(x0, x1)"))
+    g.set_outputs(c)
+    assert checked(plan_graph(g, IN_PLACE), g).inplace == ((a, b), (b, c))
+    assert plan_graph(g, IN_PLACE.replace(pin_output_ancestors=True)).inplace == ()  # as the option's help says
+
+
+@pytest.mark.parametrize("case", ["broadcast", "part", "both", "prologue", "power", "read later", "dtype"])
+def test_what_a_fused_region_does_not_take(case: str) -> None:
+    """A broadcast or partial read meets bytes that were written over; a power reads while it writes."""
+    g = Graph()
+    x = g.input("x", (1, 2, 4, 8))
+    a = g.relu(x)
+    text, more = "s0 = add(x0, x1)", {}
+    big = g.exp(g.input("big", (3, 2, 4, 8)))
+    if case == "broadcast":  # as large as a's rows repeated: the result is larger
+        ins = [a, g.input("more", (3, 2, 4, 8))]
+    elif case == "part":
+        ins = [g.narrow(big, axis=0, start=1, len=1), x]
+    elif case == "both":  # a whole, and its first row again at every row
+        half = g.reshape(g.narrow(g.reshape(a, dims=[8, 8]), axis=0, start=0, len=1), dims=[8])  # a view
+        ins = [a, half]
+    elif case == "prologue":
+        ins, more = [a, g.input("up", (1, 2, 8, 16))], {"prologue": "nearest2x"}
+    elif case == "power":
+        ins, text = [a, x], "s0 = pow(x0, x1)"
+    elif case == "read later":
+        ins = [a, x]
+    else:
+        ins, text = [g.cast(a, to=DType.F16)], "s0 = relu(x0)"
+    new = g.elementwise_region(*ins, steps=region_steps(text), **more)
+    last = g.cast(new, to=DType.F32) if case == "dtype" else new
+    g.set_outputs(*([g.mm(last, g.reshape(a, dims=[1, 2, 8, 4]))] if case == "read later" else [last]))
+    plan = checked(plan_graph(g, IN_PLACE), g)
+    assert (a, new) not in plan.inplace
+    assert big not in {old for old, _ in plan.inplace}
+
+
+def test_fused_runs_in_place_are_audited_clean_and_equal() -> None:
+    """Regions that fusion makes, on a target whose rules make them and whose passes split them again."""
+    g = Graph()
+    x, w = g.input("x", (16, 32)), g.input("w", (32, 32))
+    y = g.mm(x, w)
+    for k in range(3):
+        y = g.mm(g.mul(g.add(g.tanh(g.mul(y, x)), y), g.input(f"s{k}", (32,))), w)
+    g.set_outputs(g.add(g.silu(g.sub(y, x)), x))
+    rng = np.random.default_rng(0)
+    feed = {n.name: rng.standard_normal(n.shape.sizes).astype(np.float32) for n in g.nodes if n.op.name == "Input"}
+    taken = 0
+    for target in ("cpu", "metal"):
+        plain, reused = (rlx_viz.compile(g, in_place=flag, pin_output_ancestors=False, target=target) for flag in (False, True))
+        taken += sum(reused.legal[new].op.name == "ElementwiseRegion" for _, new in reused.plan.inplace)
+        assert reused.plan.arena_size <= plain.plan.arena_size
+        for a, b in zip(plain.run(feed, sanitize=True).values(), reused.run(feed, sanitize=True).values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert taken > 0
 
 
 def test_an_illegal_record_is_an_overlap() -> None:
