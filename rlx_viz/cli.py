@@ -346,9 +346,11 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line; a known error is one line on standard error and exit code 1."""
+    """Run the command line; a known error is one line on standard error and exit code 1. `plan` tells its others."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
+        if isinstance(code, int) and code:  # what a command's typer.Exit comes to
+            sys.exit(code)
     except RlxError as e:
         sys.stderr.write(f"error: {e}\n")
         sys.exit(1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner_core.errors import OptionError
 from planner_core.memory.placement import Problem, Solution
+from planner_core.memory.placement.fixed import require_consistent
 from planner_core.memory.placement.problem_csv import read_problem, write_problem
 from planner_core.memory.placement.solve import solve
 from rlx_viz.columns import Column, ColumnDocument, StringTable, Tables, exact_int
@@ -24,8 +25,8 @@ __all__ = ["plan_problem", "problem_document"]
 _NUMBERS = {"capacity": int, "seconds": float, "seed": int, "work": int}
 
 
-def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[str], Solution]:
-    """(summary, problem, ids, solution)."""
+def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[str], Solution, bool]:
+    """(summary, problem, ids, solution, whether it is above the capacity)."""
     given: dict[str, Any] = {}
     for name, text in options.items():
         if name == "placement":
@@ -37,9 +38,11 @@ def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[s
         except ValueError:
             raise OptionError(f"option {name}: got {text!r}, wanted a number") from None
     problem, ids = read_problem(path)
+    require_consistent(problem, given.get("capacity"), ids)
     s = solve(problem, options.get("placement", "auto"), **given)
     holes = fragmentation(problem, s.offsets)
-    over = f", above the capacity of {given['capacity']:,} B" if s.arena_size > given.get("capacity", s.arena_size) else ""
+    too_large = s.arena_size > given.get("capacity", s.arena_size)
+    over = f", above the capacity of {given['capacity']:,} B" if too_large else ""
     name = Path(path).name
     lines = [
         f"{name}: {len(problem)} buffers",
@@ -49,18 +52,18 @@ def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[s
         f"  {'fragmentation':<14}{100 * holes:>13.2f}%  of the arena lies free below a live buffer, on average",
         f"  placed by {s.strategy} in {s.seconds:.3f} s",
     ]
-    return "\n".join(lines), problem, list(ids), s
+    return "\n".join(lines), problem, list(ids), s, too_large
 
 
-def plan_problem(path: str, options: Mapping[str, str]) -> tuple[str, str, str]:
-    """(summary, JSON, CSV with offsets) of a problem file. ``options``: placement (default ``auto``), capacity,
-    seconds, seed, work."""
-    summary, problem, ids, s = _solved(path, options)
+def plan_problem(path: str, options: Mapping[str, str]) -> tuple[str, str, str, bool]:
+    """(summary, JSON, CSV with offsets, whether the arena is above the capacity) of a problem file. ``options``:
+    placement (default ``auto``), capacity, seconds, seed, work. ``PlanError`` where it is proven that none fits."""
+    summary, problem, ids, s, too_large = _solved(path, options)
     data = {"problem": Path(path).name, "buffers": len(problem), "strategy": s.strategy, "arena": s.arena_size,
             "lower_bound": s.lower_bound, "proven": s.proven, "optimal": s.optimal,
             "fragmentation": fragmentation(problem, s.offsets)}
     return (summary, json.dumps(data, indent=1, ensure_ascii=False) + "\n",
-            write_problem(problem, offsets=s.offsets, ids=ids))
+            write_problem(problem, offsets=s.offsets, ids=ids), too_large)
 
 
 def problem_document(path: str, options: Mapping[str, str]) -> tuple[ColumnDocument, str]:
@@ -68,7 +71,7 @@ def problem_document(path: str, options: Mapping[str, str]) -> tuple[ColumnDocum
 
     Steps are the file's; where they are far more than events, their ranks, and a note says so.
     """
-    summary, problem, ids, s = _solved(path, options)
+    summary, problem, ids, s, _ = _solved(path, options)
     k, name = len(problem), Path(path).name
     birth, death, notes = problem.birth - min(0, int(problem.birth.min(initial=0))), problem.death, []
     death = death - min(0, int(problem.birth.min(initial=0)))

@@ -48,8 +48,12 @@ def lower_bound(problem: Problem) -> tuple[int, int]:
     missing. The bound is the largest of these over all steps, or the end of a fixed buffer beyond it.
     """
     busy = problem.size + problem.guard > 0
+    pinned = np.flatnonzero(problem.fixed >= 0)
+    ends = (problem.fixed + problem.size + problem.guard)[pinned]
+    top = int(ends.max(initial=0))
+    top_step = int(problem.birth[pinned[ends.argmax()]]) if top else 0
     if not busy.any():
-        return 0, 0
+        return top, top_step
     birth, death = problem.birth[busy], problem.death[busy]
     exact, alignment, fixed = (problem.size + problem.guard)[busy], problem.alignment[busy], problem.fixed[busy]
     start = np.maximum(fixed, 0)
@@ -83,9 +87,4 @@ def lower_bound(problem: Problem) -> tuple[int, int]:
         else:
             if len(order) > 256 and (rest := int(total[order[256]]) - (unit - 1)) > best:
                 best, at = rest, int(points[order[256]])  # the slack of any one buffer is below the alignment
-    pinned = np.flatnonzero(fixed >= 0)
-    if len(pinned):
-        ends = (fixed + exact)[pinned]
-        if int(ends.max()) > best:
-            best, at = int(ends.max()), int(birth[pinned[ends.argmax()]])
-    return best, at
+    return (top, top_step) if top > best else (best, at)

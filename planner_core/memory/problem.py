@@ -52,6 +52,10 @@ class Problem:
                 i = int(bad[0])
                 raise PlanError(f"buffer {i}: live [{self.birth[i]}, {self.death[i]}], size {self.size[i]}, guard "
                                 f"{self.guard[i]}, alignment {a[i]}; wanted birth ≤ death, sizes ≥ 0, a power of two")
+            odd = np.flatnonzero((self.fixed < -1) | (self.fixed > MOST_BYTES))
+            if len(odd):
+                i = int(odd[0])
+                raise PlanError(f"buffer {i}: fixed at {self.fixed[i]}; wanted an offset from 0 to {MOST_BYTES}, or -1 (free)")
             total = float((self.size.astype(np.float64) + self.guard + a).sum())
             if total > MOST_BYTES:
                 raise PlanError(f"{n} buffers of {total:.3g} bytes with guards and alignment: more than {MOST_BYTES}, so that "
@@ -92,14 +96,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a search: wall seconds, deterministic work units, a seed, a callable that says stop; and
-    ``target``, an arena size that is good enough (a search that reaches it stops)."""
+    """Limits of a search: wall seconds, deterministic work units, a seed, a callable that says stop."""
 
     seconds: float | None = None
     work: int | None = None
     seed: int = 0
     cancel: Callable[[], bool] | None = None
-    target: int | None = None
 
 
 Strategy = Callable[[Problem, Budget], Offsets]

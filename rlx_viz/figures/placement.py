@@ -10,8 +10,8 @@ import pandas as pd
 
 from planner_core.errors import PlanError
 from planner_core.ir import Graph
-from planner_core.memory import MemoryPlan, PlanOptions, plan_graph
-from planner_core.memory.placement import Problem, Solution, compare
+from planner_core.memory import MemoryPlan, PlanOptions, lower_bound, plan_graph
+from planner_core.memory.placement import Failure, Problem, Solution, compare
 from planner_core.memory.placement.structure import cliques_of
 from rlx_viz.units import bytes_text
 from runtime.compile import Compilation
@@ -59,21 +59,29 @@ def compare_placements(
     title: str = "",
 ) -> pd.DataFrame:
     """One row a strategy (all that can run here without), smallest arena first: ``strategy``, ``arena`` and
-    ``lower_bound`` in bytes, ``ratio`` of the two, ``fragmentation``, ``seconds``, ``proven``. Every placement is
-    checked; the bound is the best that any of them proved. ``placement_figure`` draws it."""
+    ``lower_bound`` in bytes, ``ratio`` of the two, ``fragmentation``, ``seconds``, ``proven``, ``error``. Every placement
+    is checked; the bound is the best that any of them proved. A strategy that fails comes last, with its error and no
+    arena. ``placement_figure`` draws it."""
     problem = problem_of(what)
     found = compare(problem, strategies, seconds=seconds, seed=seed, work=work)
-    frame = pd.DataFrame([_row(problem, s) for s in found], columns=[
-        "strategy", "arena", "lower_bound", "ratio", "fragmentation", "seconds", "proven"])
+    bound = max((s.lower_bound for s in found if isinstance(s, Solution)), default=lower_bound(problem)[0])
+    frame = pd.DataFrame([_row(problem, s, bound) for s in found], columns=[
+        "strategy", "arena", "lower_bound", "ratio", "fragmentation", "seconds", "proven", "error"])
+    if any(isinstance(s, Failure) for s in found):
+        frame["arena"] = frame["arena"].astype("Int64")
     frame = frame.sort_values(["arena", "seconds"], kind="stable", ignore_index=True)
     name = title or (what.source.name if isinstance(what, Compilation) else what.name if isinstance(what, Graph) else "")
     frame.attrs.update(title=name, buffers=len(problem))
     return frame
 
 
-def _row(problem: Problem, s: Solution) -> dict[str, Any]:
+def _row(problem: Problem, s: Solution | Failure, bound: int) -> dict[str, Any]:
+    if isinstance(s, Failure):
+        return {"strategy": s.strategy, "arena": None, "lower_bound": bound, "ratio": float("nan"),
+                "fragmentation": float("nan"), "seconds": s.seconds, "proven": False, "error": s.error}
     return {"strategy": s.strategy, "arena": s.arena_size, "lower_bound": s.lower_bound, "ratio": s.ratio,
-            "fragmentation": fragmentation(problem, s.offsets), "seconds": s.seconds, "proven": s.proven}
+            "fragmentation": fragmentation(problem, s.offsets), "seconds": s.seconds, "proven": s.proven,
+            "error": ""}
 
 
 def placement_figure(*frames: pd.DataFrame) -> Figure:
@@ -81,8 +89,9 @@ def placement_figure(*frames: pd.DataFrame) -> Figure:
     milliseconds at the bar's end. Belongs to no pyplot state; save it or let a notebook show it."""
     from matplotlib.figure import Figure
 
+    frames = tuple(f[f["error"] == ""] for f in frames)  # what failed has no arena to draw
     if not frames or any(f.empty for f in frames):
-        raise PlanError("nothing to draw: give placement_figure a frame with at least one strategy")
+        raise PlanError("nothing to draw: give placement_figure a frame with at least one strategy that placed it")
     rows = max(len(f) for f in frames)
     figure = Figure(figsize=(1.5 + 4.2 * len(frames), 1.2 + 0.26 * rows), layout="constrained")
     for axes, frame in zip(figure.subplots(1, len(frames), squeeze=False)[0], frames, strict=True):

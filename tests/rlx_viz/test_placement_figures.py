@@ -10,7 +10,7 @@ import pytest
 
 from planner_core import zoo
 from planner_core.errors import PlanError
-from planner_core.memory.placement import Problem, complaints, solve
+from planner_core.memory.placement import DOCS, STRATEGIES, Problem, complaints, solve, strategy
 from rlx_viz.cli import main
 from rlx_viz.figures import arena_figure, compare_placements, placement_figure
 from rlx_viz.figures.placement import fragmentation, problem_of
@@ -96,3 +96,44 @@ def test_problem_file_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     path.write_text("id,lower,upper,size\na,0,2,64\n", encoding="utf-8")
     assert run(monkeypatch, "plan", str(path), *extra) == 1
     assert message in capsys.readouterr().err
+
+
+def test_above_the_capacity_is_an_exit_code_of_its_own(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """3 where the arena found is above the capacity, all printed and written; 1 where none can fit; 0 where it fits."""
+    path, out = tmp_path / "p.csv", tmp_path / "out.csv"
+    path.write_text("id,lower,upper,size\na,0,2,10\nb,0,4,6\nc,2,4,9\nd,3,6,5\ne,4,6,11\n", encoding="utf-8")
+    stack = ["plan", str(path), "--set", "placement=usmp_conflicts", "--csv", str(out), "--set"]
+    assert run(monkeypatch, *stack, "capacity=20") == 3
+    assert "above the capacity of 20 B" in capsys.readouterr().out
+    assert out.read_text().count("\n") == 6
+    assert run(monkeypatch, *stack, "capacity=100") == 0
+    assert run(monkeypatch, *stack, "capacity=10") == 1
+    assert "no placement fits 10 bytes" in capsys.readouterr().err
+    assert run(monkeypatch, *stack[:4], "--json", "-", "--set", "capacity=20") == 3
+    assert json.loads(capsys.readouterr().out)["arena"] > 20
+
+
+def test_contradictory_offsets_are_named_by_id(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("id,lower,upper,size,offset\nleft,0,2,64,0\nright,1,4,32,32\n", encoding="utf-8")
+    assert run(monkeypatch, "plan", str(path)) == 1
+    assert "buffer 'left' fixed at [0, 64) live [0, 1] and buffer 'right' fixed at [32, 64) live [1, 3] overlap" in capsys.readouterr().err
+
+
+def test_a_strategy_that_fails_is_a_row() -> None:
+    """Last, with its error and no arena; the figure draws the others."""
+    strategy("broken", "Of a test.")(lambda problem, budget: 1 // 0)
+    try:
+        frame = compare_placements(small(), ["broken", "first_fit"])
+        alone = compare_placements(small(), ["broken"])
+    finally:
+        STRATEGIES.pop("broken")
+        DOCS.pop("broken")
+    assert frame["strategy"].tolist() == ["first_fit", "broken"]
+    assert frame["error"].tolist() == ["", "strategy 'broken' failed: ZeroDivisionError: integer division or modulo by zero"]
+    assert frame["arena"].isna().tolist() == [False, True]
+    assert [t.get_text() for t in placement_figure(frame).axes[0].get_yticklabels()] == ["first_fit"]
+    with pytest.raises(PlanError, match="nothing to draw"):
+        placement_figure(alone)

@@ -1,4 +1,8 @@
-"""Owns the clock of a search: one object that knows deadline, work limit and cancel."""
+"""Owns the clock of a search: one object that knows deadline, work limit and cancel.
+
+Between two looks at the clock at most ``LOOK`` seconds of compiled code should pass; a phase that can't be cut
+up asks ``room`` for what it will take before it starts.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,24 @@ import time
 from planner_core.memory.placement.jit import COMPILED
 from planner_core.memory.problem import Budget
 
-__all__ = ["DEFAULT_WORK", "Clock"]
+__all__ = ["DEFAULT_WORK", "LOOK", "SLOW", "Clock", "now"]
 
 DEFAULT_WORK = 2_000_000 if COMPILED else 50_000
 """Work units of a search whose budget limits nothing: seconds, and the same plan every time."""
+
+LOOK = 0.01
+"""Seconds between two looks at the clock, at most as far as a loop can tell."""
+SLOW = 1.0 if COMPILED else 60.0
+"""How much longer an inner loop takes without numba: for estimates of a phase."""
+
+
+source = time.monotonic
+"""The clock that every deadline is kept by; tests put their own here."""
+
+
+def now() -> float:
+    """Seconds on that clock."""
+    return source()
 
 
 class Clock:
@@ -24,7 +42,7 @@ class Clock:
         unlimited = budget.seconds is None and budget.work is None
         work = default_work if unlimited else budget.work
         self.left: float = float("inf") if work is None else work
-        self.end = float("inf") if budget.seconds is None else time.monotonic() + budget.seconds
+        self.end = float("inf") if budget.seconds is None else now() + budget.seconds
         self.cancel = budget.cancel
         self.stopped = False
         self.parent: Clock | None = None
@@ -35,10 +53,14 @@ class Clock:
             self.parent.spend(units)
 
     def seconds_left(self) -> float:
-        return self.end - time.monotonic()
+        return self.end - now()
+
+    def room(self, seconds: float) -> bool:
+        """Whether a phase of about so many seconds ends before the deadline; without one, always."""
+        return self.end == float("inf") or now() + seconds <= self.end
 
     def over(self) -> bool:
-        if self.stopped or self.left <= 0 or time.monotonic() >= self.end:
+        if self.stopped or self.left <= 0 or now() >= self.end:
             return True
         self.stopped = (self.cancel is not None and self.cancel()) or (self.parent is not None and self.parent.stopped)
         return self.stopped
@@ -52,11 +74,14 @@ class Clock:
     def share(self, part: float) -> Clock:
         child = object.__new__(Clock)
         child.left = self.left * part if self.left != float("inf") else self.left
-        now = time.monotonic()
-        child.end = now + (self.end - now) * part if self.end != float("inf") else self.end
+        at = now()
+        child.end = at + (self.end - at) * part if self.end != float("inf") else self.end
         child.cancel, child.stopped, child.parent = self.cancel, self.stopped, self
         return child
 
-    def chunk(self, most: int) -> int:
-        """Units to run before asking again."""
-        return int(max(1, min(most, self.left)))
+    def chunk(self, most: int, seconds: float) -> int:
+        """Steps of about ``seconds`` each to run before looking again: at most ``most``. The same number wherever
+        only work counts, so that the result is the same too."""
+        if self.end == float("inf"):
+            return most
+        return max(1, min(most, int(min(LOOK, max(self.seconds_left(), 0.0) / 2) / seconds)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner_core.errors import PlanError
 from planner_core.memory.bounds import lower_bound
-from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.clock import Clock, now
 from planner_core.memory.placement.first_fit import first_fit
 from planner_core.memory.placement.registry import Found, strategy
 from planner_core.memory.problem import Budget, Problem
@@ -19,8 +19,9 @@ __all__ = ["cp_sat"]
 _SECONDS = 10.0
 
 
-@strategy("cp_sat", "OR-Tools CP-SAT, started from first fit (needs the extra 'optimal').", proves=True, needs="ortools")
-def cp_sat(problem: Problem, budget: Budget) -> Found:
+@strategy("cp_sat", "OR-Tools CP-SAT, started from first fit (needs the extra 'optimal').", proves=True, aims=True,
+          needs="ortools")
+def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
     """One interval a buffer and axis, the arena's height minimised; one worker, so that a seed gives one answer
     (within ``work`` counted as deterministic microseconds). Raises ``PlanError`` without ortools."""
     try:
@@ -33,14 +34,17 @@ def cp_sat(problem: Problem, budget: Budget) -> Found:
     bound = lower_bound(problem)[0]
     need = problem.size + problem.guard
     busy = np.flatnonzero(need > 0)
-    if problem.height(hint) <= max(bound, budget.target or 0) or clock.over():
+    if problem.height(hint) <= max(bound, target) or clock.over():
         return hint, bound
     unit = int(np.gcd.reduce(np.concatenate([need[busy], problem.alignment[busy], np.maximum(problem.fixed[busy], 0)])))
     top = problem.height(hint) // unit
+    started = now()
     model: Any = cp_model.CpModel()
     arena = model.new_int_var(-(-bound // unit), top, "arena")
     times, places, starts = [], [], []
-    for i in busy.tolist():
+    for k, i in enumerate(busy.tolist()):
+        if k % 64 == 0 and clock.over():
+            return hint, bound
         size, step = int(need[i]) // unit, int(problem.alignment[i]) // unit
         if problem.fixed[i] >= 0:
             start = model.new_constant(int(problem.fixed[i]) // unit)
@@ -56,11 +60,15 @@ def cp_sat(problem: Problem, budget: Budget) -> Found:
     model.add_no_overlap_2d(times, places)
     model.add_hint(arena, top)
     model.minimize(arena)
+    # the solver first copies and presolves the model without looking at its limit: about as long as building took
+    loading = now() - started
+    if not clock.room(2 * loading):
+        return hint, bound
     solver: Any = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = budget.seed % (1 << 31)
     if budget.seconds is not None:
-        solver.parameters.max_time_in_seconds = max(clock.seconds_left(), 0.0)
+        solver.parameters.max_time_in_seconds = max(clock.seconds_left() - loading, 0.0)
     elif budget.work is not None:
         solver.parameters.max_deterministic_time = budget.work / 1e6
     else:
@@ -68,7 +76,7 @@ def cp_sat(problem: Problem, budget: Budget) -> Found:
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
-            if clock.over() or self.objective_value * unit <= (budget.target or 0):
+            if clock.over() or self.objective_value * unit <= (target):
                 self.stop_search()
 
     code = solver.solve(model, Watch())

@@ -13,6 +13,10 @@ member can have plus the bytes still to place exceed the capacity. Where no unpl
 between cliques, the two sides are problems of their own, solved one after the other; a failure of one undoes
 the choice that split them.
 
+Fixed buffers are walls: no choices, but bytes that a buffer's lowest start jumps over. The argument holds with
+them: in a placement whose offsets' sum is smallest a buffer lies at its lowest start, or an unplaced neighbour lies
+there (else it could move there), and it rests above that one.
+
 Runs are short and restart (Gomes, Selman and Kautz 1998): what overflowed becomes more important in the next run,
 as in Boussemart et al.'s weighted degrees (2004). Beside them one run never restarts: it proves.
 """
@@ -25,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.memory.bounds import align_up, lower_bound
-from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.clock import SLOW, Clock, now
 from planner_core.memory.placement.first_fit import first_fit
 from planner_core.memory.placement.jit import COMPILED
 from planner_core.memory.placement.registry import Found, strategy
@@ -40,8 +44,13 @@ MOST_MEETINGS = 3_000_000
 
 
 def searchable(problem: Problem) -> bool:
-    """Small enough for the search's lists, and nothing is fixed."""
-    return bool((problem.fixed < 0).all()) and pair_count(problem) <= MOST_MEETINGS
+    """Small enough for the search's lists."""
+    return pair_count(problem) <= MOST_MEETINGS
+
+
+def setup_seconds(problem: Problem) -> float:
+    """About what making the search's lists takes."""
+    return SLOW * (1e-3 + 8e-8 * pair_count(problem) + 2e-6 * len(problem))
 
 
 class Run:
@@ -52,7 +61,8 @@ class Run:
         self.searcher, self.capacity, self.focused = s, int(align_up(np.asarray(capacity), s.unit)), focused
         zero = np.zeros(n, dtype=np.int64)
         self.buffers = np.stack([s.cliques.first, s.cliques.last, s.need, s.align,
-                                 (capacity - s.exact) // s.align * s.align, zero, zero, zero, rank, focus])
+                                 (capacity - s.exact) // s.align * s.align, s.floor, s.floor, zero, rank, focus,
+                                 s.exact])
         self.cliques = np.stack([s.load, s.crossings, np.zeros(cliques, dtype=np.int64),
                                  np.zeros(cliques, dtype=np.int64)])
         # a frame a choice and part; parts of a frame are cliques that end there: at most two a choice over all
@@ -64,7 +74,7 @@ class Run:
         self.parts[1, : len(starts)] = np.append(starts[1:], cliques)
         self.frames[2, 0], self.frames[4, 0] = -1, len(starts)
         self.registers = np.asarray([0, 0, 1, 0, len(starts), 0], dtype=np.int64)
-        self.ended = OPEN if bool((self.buffers[4] >= 0).all()) and int(s.load.max()) <= self.capacity else IMPOSSIBLE
+        self.ended = OPEN if bool((self.buffers[4] >= s.floor).all()) and int(s.total.max()) <= self.capacity else IMPOSSIBLE
 
     def go_on(self, steps: int, clock: Clock) -> int:
         """At most ``steps`` choices more; FOUND, IMPOSSIBLE, or OPEN where steps, clock or room ran out."""
@@ -72,14 +82,16 @@ class Run:
 
         s = self.searcher
         while self.ended == OPEN and steps > 0 and not clock.over():
-            slice_ = min(steps, s.slice)
+            slice_ = clock.chunk(min(steps, s.slice), s.pace)
+            start = now()
             before = int(self.registers[5])
             code = search_steps(self.buffers, self.cliques, s.members, s.member_ptr, s.near, s.near_ptr, s.by_first,
-                                s.first_ptr, self.frames, self.parts, self.trail, self.registers, self.capacity,
+                                s.first_ptr, s.wall_ptr, s.walls, s.side_ptr, s.sides, self.frames, self.parts, self.trail, self.registers, self.capacity,
                                 self.focused, slice_)
             done = int(self.registers[5]) - before
             steps -= max(done, 1)
             clock.spend(max(done, 1) * s.cost)
+            s.pace = max((now() - start) / max(done, 1), s.pace / 2)
             if code in (FOUND, IMPOSSIBLE):
                 self.ended = code
             elif code == 3:
@@ -88,7 +100,9 @@ class Run:
 
     @property
     def offsets(self) -> Offsets:
-        offsets: Offsets = self.buffers[5].copy()
+        """Of all buffers, fixed ones included."""
+        offsets = self.searcher.problem.fixed.copy()
+        offsets[self.searcher.free] = self.buffers[5]
         return offsets
 
 
@@ -97,14 +111,27 @@ class Searcher:
 
     def __init__(self, problem: Problem, seed: int = 0) -> None:
         self.problem = problem
+        self.granule = int(np.gcd.reduce(np.concatenate([
+            problem.size + problem.guard, problem.alignment, np.maximum(problem.fixed, 0)])))
+        self.free = np.flatnonzero(problem.fixed < 0)
+        pinned = np.flatnonzero(problem.fixed >= 0)
+        self.wall_ptr, self.walls = _walls(problem, pinned, problem.birth[self.free], problem.death[self.free])
+        problem = subproblem(problem, self.free)
         self.count = n = len(problem)
         self.exact = problem.size + problem.guard
         self.align = problem.alignment
-        self.unit = int(self.align.min())
+        self.unit = 1 if len(pinned) else int(self.align.min())  # a wall may start within a rounded end
         self.need = align_up(self.exact, self.unit)
-        self.granule = int(np.gcd.reduce(np.concatenate([self.exact, self.align])))
+        self.floor = np.zeros(n, dtype=np.int64)
+        if len(pinned):
+            from planner_core.memory.placement.kernels import clear_of_walls
+
+            self.floor[:] = [clear_of_walls(0, i, self.exact, self.align, self.wall_ptr, self.walls) for i in range(n)]
         self.cliques = c = cliques_of(problem)
         self.load = c.sums(self.need)
+        self.side_ptr, self.sides = _walls(self.problem, pinned, c.step, c.step)
+        filled = np.append(0, np.cumsum(self.sides[1] - self.sides[0]))
+        self.total = self.load + filled[self.side_ptr[1:]] - filled[self.side_ptr[:-1]]
         self.crossings = c.sums(np.ones(n, dtype=np.int64))
         self.crossings -= np.bincount(c.first, minlength=c.count)
         span = c.last - c.first + 1
@@ -123,6 +150,7 @@ class Searcher:
         # a step takes about as many microseconds, compiled: its units of work
         self.cost = 1 + int((len(self.near) + 4 * len(self.members)) / n / 60)
         self.slice = max(20, (20_000 if COMPILED else 300) // self.cost)
+        self.pace = self.cost * 2e-6 * SLOW
         self.proofs: dict[int, Run] = {}
 
     def crowded(self, load: Any) -> tuple[I64, Any]:
@@ -177,14 +205,28 @@ class Searcher:
         return OPEN, None
 
 
+def _walls(problem: Problem, pinned: I64, birth: I64, death: I64) -> tuple[I64, I64]:
+    """``(ptr, walls)``: the fixed buffers that live in the k-th range of steps are columns ``ptr[k]:ptr[k + 1]`` of
+    rows start and end, by start."""
+    pinned = pinned[np.argsort(problem.fixed[pinned], kind="stable")]
+    ptr = np.zeros(len(birth) + 1, dtype=np.int64)
+    if not len(pinned):
+        return ptr, np.zeros((2, 0), dtype=np.int64)
+    found = [pinned[(problem.birth[pinned] <= d) & (problem.death[pinned] >= b)]
+             for b, d in zip(birth.tolist(), death.tolist(), strict=True)]
+    np.cumsum([len(f) for f in found], out=ptr[1:])
+    who = np.concatenate(found)
+    return ptr, np.stack([problem.fixed[who], (problem.fixed + problem.size + problem.guard)[who]])
+
+
 def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, target: int = 0,
              found: Callable[[Offsets], None] | None = None, between: bool = True) -> Found:
     """The smallest arena from a first placement, and the bound proved. Stops at the bound, at ``target``, when
-    the clock is over. No fixed buffers, no zero sizes. ``found`` hears of every improvement; without ``between``
+    the clock is over. No zero sizes; one buffer is free at least where the bound is open. ``found`` hears of every improvement; without ``between``
     nothing above the target is looked for."""
     low = lower_bound(problem)[0]
     high = problem.height(offsets)
-    if high <= max(low, target):
+    if high <= max(low, target) or not clock.room(setup_seconds(problem)):
         return offsets, low
     s = Searcher(problem, seed)
     allowance = 16 * s.unit_steps
@@ -211,23 +253,25 @@ def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, ta
 
 
 @strategy("exact", "Exact search, part by part: canonical branching with inference, restarts; proves what it can.",
-          proves=True)
-def exact(problem: Problem, budget: Budget) -> Found:
+          proves=True, aims=True)
+def exact(problem: Problem, budget: Budget, target: int = 0) -> Found:
     """First fit, improved to the optimum as far as the budget goes. Ctrl-C keeps the best so far."""
-    return refine(problem, first_fit(problem), Clock(budget), budget)
+    clock = Clock(budget)
+    return refine(problem, first_fit(problem), clock, budget.seed, target)
 
 
-def refine(problem: Problem, offsets: Offsets, clock: Clock, budget: Budget) -> Found:
+def refine(problem: Problem, offsets: Offsets, clock: Clock, seed: int, target: int = 0) -> Found:
     """Search every part between steps where nothing is live, the one that needs most bytes first."""
     busy = np.flatnonzero(problem.size + problem.guard > 0)
-    if not len(busy) or not bool((problem.fixed[busy] < 0).all()):
+    if not len(busy):
         return offsets, 0
     offsets = offsets.copy()
     groups = [busy[part] for part in split_in_time(subproblem(problem, busy))]
     problems = [subproblem(problem, ids) for ids in groups]
     bounds = [lower_bound(p)[0] for p in problems]
-    proved = max(bounds)
-    goal = max(proved, budget.target or 0)
+    # a buffer of no bytes may be fixed above all others
+    proved = max(*bounds, int((problem.fixed + problem.size + problem.guard).max()))
+    goal = max(proved, target)
     open_ = [k for k in np.argsort([-b for b in bounds], kind="stable").tolist()
              if problems[k].height(offsets[groups[k]]) > goal]
     for done, k in enumerate(open_):
@@ -240,8 +284,7 @@ def refine(problem: Problem, offsets: Offsets, clock: Clock, budget: Budget) -> 
             offsets[ids] = found
 
         try:
-            _, low = minimise(p, offsets[ids], mine, budget.seed, max(goal, proved), keep,
-                              between=budget.target is None)
+            _, low = minimise(p, offsets[ids], mine, seed, max(goal, proved), keep, between=not target)
         except KeyboardInterrupt:
             clock.stop()
             break

@@ -17,7 +17,7 @@ from planner_core.memory.placement import jit
 from planner_core.memory.placement.structure import neighbours, pair_count
 from planner_core.memory.problem import I64, Offsets, Problem
 
-__all__ = ["FEW", "FITS", "MANY_PAIRS", "Placer", "place", "place_plain"]
+__all__ = ["DENSE", "FEW", "FITS", "MANY_PAIRS", "Placer", "place", "place_plain"]
 
 _Intervals = list[int]
 """Disjoint ``[start, end)`` that don't touch, flat: start, end, start, end, … in rising order."""
@@ -39,45 +39,71 @@ FITS = ("first", "best", "last_best", "top")
 """first: the lowest gap that fits. best: the smallest gap that fits, the lowest of equals; last_best: the highest
 of equals. top: above everything live at the same time. Where no gap fits, all go above what is there."""
 
-FEW, MANY_PAIRS = 20_000, 150_000_000
-"""Below ``FEW`` buffers loading numba costs more than it saves; above ``MANY_PAIRS`` meetings lists of neighbours
-take gigabytes. The tree does both."""
+FEW, DENSE, MANY_PAIRS = 20_000, 256, 150_000_000
+"""Below ``FEW`` buffers loading numba costs more than it saves, unless it is loaded already; from ``DENSE`` neighbours
+a buffer on, sorting them costs more than the tree; above ``MANY_PAIRS`` meetings their lists take gigabytes."""
 
 
 def place(problem: Problem, order: I64, fit: str = "first") -> Offsets:
     """Fixed buffers stay, the others go in ``order``, each where the fit rule (one of ``FITS``) says.
 
-    O(K log T) expected for K merged intervals met. Compiled, where numba is installed: a sorted list of placed
-    neighbours a buffer instead of the tree; same offsets.
+    O(K log T) expected for K merged intervals met. Compiled, where numba is installed: the same tree, or a sorted
+    list of placed neighbours a buffer where those are few; same offsets.
     """
     return Placer(problem, FEW).place(order, fit)
 
 
 class Placer:
-    """Places one problem in many orders; lists of neighbours are made once, where they pay."""
+    """Places one problem in many orders; what depends on the problem alone is made once."""
 
     def __init__(self, problem: Problem, few: int = 0) -> None:
         self.problem = problem
+        self.compiled = jit.COMPILED and len(problem) > 1 and (len(problem) >= few or jit.loaded())
         self.lists: tuple[I64, npt.NDArray[np.int32]] | None = None
-        if jit.COMPILED and len(problem) >= max(few, 2) and pair_count(problem) <= MANY_PAIRS:
-            self.lists = neighbours(problem)
+        if self.compiled:
+            pairs = pair_count(problem)
+            if pairs <= min(MANY_PAIRS, DENSE * len(problem) // 2):
+                self.lists = neighbours(problem)
+            self.first, self.last, self.leaves = _leaves(problem)
 
     def on(self, problem: Problem) -> Placer:
         """The same buffers with other ones fixed: the lists stay."""
         other = object.__new__(Placer)
-        other.problem, other.lists = problem, self.lists
+        other.problem, other.compiled, other.lists = problem, self.compiled, self.lists
+        if self.compiled:
+            other.first, other.last, other.leaves = self.first, self.last, self.leaves
         return other
 
     def place(self, order: I64, fit: str = "first") -> Offsets:
         p = self.problem
         order = order[np.argsort(p.fixed[order] < 0, kind="stable")]
-        if self.lists is None:
+        if not self.compiled:
             return place_plain(p, order, fit)
+        if self.lists is None:
+            from planner_core.memory.placement.tree_kernel import place_by_tree
+
+            offsets = np.zeros(len(p), dtype=np.int64)
+            place_by_tree(order, self.first, self.last, self.leaves, p.size + p.guard, p.alignment, p.fixed, _unit(p),
+                          FITS.index(fit), offsets)
+            return offsets
         from planner_core.memory.placement.kernels import place_in_order
 
         offsets = np.full(len(p), -1, dtype=np.int64)
         place_in_order(order, *self.lists, p.size + p.guard, p.alignment, p.fixed, FITS.index(fit), offsets)
         return offsets
+
+
+def _unit(problem: Problem) -> int:
+    """Starts are multiples of it, so that rounding ends up to it loses nothing; with fixed buffers anywhere, 1."""
+    return 1 if bool((problem.fixed >= 0).any()) else int(problem.alignment.min())
+
+
+def _leaves(problem: Problem) -> tuple[I64, I64, int]:
+    """``(first, last, leaves)`` of the tree over time. Steps between which nothing is born or dies are one leaf:
+    sparse times cost nothing."""
+    points = np.unique(np.concatenate([problem.birth, problem.death + 1]))
+    first = np.searchsorted(points, problem.birth)
+    return first, np.searchsorted(points, problem.death + 1) - 1, 1 << max(len(points) - 2, 0).bit_length()
 
 
 def place_plain(problem: Problem, order: I64, fit_name: str = "first") -> Offsets:
@@ -87,15 +113,11 @@ def place_plain(problem: Problem, order: I64, fit_name: str = "first") -> Offset
     offsets = np.zeros(count, dtype=np.int64)
     if not count:
         return offsets
-    # with fixed buffers anywhere, no rounding at all
-    unit = 1 if bool((problem.fixed >= 0).any()) else int(problem.alignment.min())  # starts are multiples of it, so rounding ends up to it loses nothing
-    # steps between which nothing is born or dies are one leaf: sparse times cost nothing
-    points = np.unique(np.concatenate([problem.birth, problem.death + 1]))
-    leaves = 1 << max(len(points) - 2, 0).bit_length()
+    unit = _unit(problem)
+    first, last, leaves = _leaves(problem)
     cover: list[_Intervals | None] = [None] * (2 * leaves)
     some: list[_Intervals | None] = [None] * (2 * leaves)
-    births = (np.searchsorted(points, problem.birth) + leaves).tolist()
-    deaths = (np.searchsorted(points, problem.death + 1) - 1 + leaves).tolist()
+    births, deaths = (first + leaves).tolist(), (last + leaves).tolist()
     needs = (problem.size + problem.guard).tolist()
     aligns, fixed = problem.alignment.tolist(), problem.fixed.tolist()
     result = [0] * count

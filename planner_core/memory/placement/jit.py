@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["COMPILED", "kernel"]
+__all__ = ["COMPILED", "kernel", "loaded"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 """Inner loops are compiled (numba's own ``NUMBA_DISABLE_JIT=1`` switches that off)."""
+
+
+def loaded() -> bool:
+    """Some compiled loop is in memory already: using it costs no import."""
+    return "planner_core.memory.placement.kernels" in sys.modules
 
 
 def kernel(function: _Function) -> _Function:

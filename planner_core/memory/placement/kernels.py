@@ -3,6 +3,8 @@ arrays, compiled by numba where it is installed (``jit.py``). Callers and explan
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +13,7 @@ from planner_core.memory.problem import I64
 
 I32 = npt.NDArray[np.int32]
 
-__all__ = ["fill_neighbours", "place_in_order", "search_steps"]
+__all__ = ["bytes_above", "clear_of_walls", "fill_neighbours", "place_in_order", "search_steps"]
 
 FAR = np.int64(1 << 62)
 
@@ -105,16 +107,41 @@ def place_in_order(order: I64, ptr: I64, near: I32, need: I64, align: I64, fixed
 
 
 @kernel
+def clear_of_walls(start: Any, i: int, exact: I64, align: I64, wall_ptr: I64, walls: I64) -> Any:
+    """The lowest aligned start from ``start`` (aligned) on at which buffer ``i`` meets none of its walls: fixed
+    buffers live with it, rows start and end, sorted by start."""
+    for q in range(wall_ptr[i], wall_ptr[i + 1]):
+        if start + exact[i] <= walls[0, q]:
+            break
+        if walls[1, q] > start:
+            start = -(-walls[1, q] // align[i]) * align[i]
+    return start
+
+
+@kernel
+def bytes_above(lowest: Any, s: int, wall_ptr: I64, walls: I64) -> Any:
+    """Bytes of clique ``s``'s walls from ``lowest`` on: what its unplaced members can't use."""
+    total = 0
+    for q in range(wall_ptr[s], wall_ptr[s + 1]):
+        if walls[1, q] > lowest:
+            total += walls[1, q] - max(walls[0, q], lowest)
+    return total
+
+
+@kernel
 def search_steps(
-    buffers: I64,  # rows: first clique, last clique, need, alignment, highest offset, at, low, placed, rank, focus
+    buffers: I64,  # rows: first clique, last clique, need, alignment, highest offset, at, low, placed, rank, focus, exact need
     cliques: I64,  # rows: bytes to place, crossings, failures, stale
     members: I64, member_ptr: I64, near: I32, near_ptr: I64, by_first: I64, first_ptr: I64,
+    wall_ptr: I64, walls: I64,  # per buffer: fixed buffers live with it, rows start and end
+    side_ptr: I64, sides: I64,  # the same per clique
     frames: I64,  # rows: from clique, to clique, parent, next part, last part, buffer, trail mark, parts mark, end of moves
     parts: I64, trail: I64, registers: I64, capacity: int, focused: bool, steps: int,
 ) -> int:
     """Go on searching for at most ``steps`` choices; ``registers``: state, frame, frames, trail, parts, choices."""
     first, last, need, align, limit = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]
-    at, low, placed, rank, focus = buffers[5], buffers[6], buffers[7], buffers[8], buffers[9]
+    at, low, placed, rank, focus, exact = buffers[5], buffers[6], buffers[7], buffers[8], buffers[9], buffers[10]
+    walled = walls.shape[1] > 0
     rest, cross, failures, stale = cliques[0], cliques[1], cliques[2], cliques[3]
     f_from, f_to, f_parent, f_next = frames[0], frames[1], frames[2], frames[3]
     f_last, f_buffer, f_mark, f_parts, f_moved = frames[4], frames[5], frames[6], frames[7], frames[8]
@@ -210,6 +237,8 @@ def search_steps(
                     continue
                 start = -(-summit // align[c]) * align[c]
                 if start > at[c]:
+                    if walled:
+                        start = clear_of_walls(start, c, exact, align, wall_ptr, walls)
                     t_key[tt] = c
                     t_value[tt] = at[c]
                     tt += 1
@@ -238,7 +267,8 @@ def search_steps(
                         i = members[q]
                         if not placed[i] and low[i] < lowest:
                             lowest = low[i]
-                    if lowest + rest[s] > capacity:
+                    if lowest + rest[s] > capacity or (
+                            walled and lowest + rest[s] + bytes_above(lowest, s, side_ptr, sides) > capacity):
                         ok = False
                         failures[s] += 1
             if not ok:
@@ -297,6 +327,8 @@ def search_steps(
                 state = 3
                 continue
             lowest = -(-lowest // align[b]) * align[b]
+            if walled:
+                lowest = clear_of_walls(lowest, b, exact, align, wall_ptr, walls)
             ok = lowest <= limit[b]
             t_key[tt] = n + b
             t_value[tt] = low[b]
@@ -309,7 +341,8 @@ def search_steps(
                         i = members[q]
                         if not placed[i] and low[i] < lowest:
                             lowest = low[i]
-                    if lowest + rest[s] > capacity:
+                    if lowest + rest[s] > capacity or (
+                            walled and lowest + rest[s] + bytes_above(lowest, s, side_ptr, sides) > capacity):
                         ok = False
                         failures[s] += 1
                         break

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from planner_core.memory.placement.clock import Clock
 from planner_core.memory.placement.exact import refine, searchable
-from planner_core.memory.placement.first_fit import first_fit
-from planner_core.memory.placement.fit import MANY_PAIRS, Placer
+from planner_core.memory.placement.fit import FEW, MANY_PAIRS, Placer
 from planner_core.memory.placement.greedy import order_of
-from planner_core.memory.placement.improve import Best, improve_from
+from planner_core.memory.placement.improve import improve_from
+from planner_core.memory.placement.improve_base import Best, first_placed
 from planner_core.memory.placement.registry import Found, strategy
 from planner_core.memory.placement.structure import pair_count
 from planner_core.memory.problem import Budget, Problem
@@ -20,19 +18,19 @@ _QUICK = (("breadth", "first"), ("size", "best"), ("area", "best"), ("conflicts"
 
 
 @strategy("auto", "First fit, then other orders, exact search, layers and order changes, until the bound is reached.",
-          proves=True)
-def auto(problem: Problem, budget: Budget) -> Found:
+          proves=True, aims=True)
+def auto(problem: Problem, budget: Budget, target: int = 0) -> Found:
     """Never worse than first fit; stops at the bound. Ctrl-C keeps the best so far."""
-    best = Best(problem, Clock(budget), budget.target)
+    best = Best(problem, Clock(budget), target)
     proved = 0
     try:
-        if best.offer(first_fit(problem)):
+        if best.offer(first_placed(best, Placer(problem, FEW))):
             return best.offsets, proved
         pairs = pair_count(problem)
         small = searchable(problem)
         if small:
             # a short exact search often reaches the bound before other orders do
-            offsets, proved = refine(problem, best.offsets, best.clock.share(0.03), budget)
+            offsets, proved = refine(problem, best.offsets, best.clock.share(0.03), budget.seed, target)
             best.goal = max(best.goal, proved)
             if best.offer(offsets):
                 return best.offsets, min(proved, best.height)
@@ -41,11 +39,10 @@ def auto(problem: Problem, budget: Budget) -> Found:
         placer = Placer(problem)
         if small:
             for order, fit in _QUICK:
-                best.clock.spend(len(problem) + pairs // 10)
-                if best.offer(placer.place(order_of(problem, order), fit)):
+                found = best.place(placer, order_of(problem, order), fit)
+                if found is None or best.offer(found):
                     return best.offsets, min(proved, best.height)
-            offsets, low = refine(problem, best.offsets, best.clock.share(0.9),
-                                  replace(budget, seed=budget.seed + 1))
+            offsets, low = refine(problem, best.offsets, best.clock.share(0.9), budget.seed + 1, target)
             proved = max(proved, low)
             best.goal = max(best.goal, proved)
             best.offer(offsets)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
+import re
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
@@ -18,6 +21,28 @@ _NEEDED = ("lower", "upper", "size")
 _OPTIONAL = {"offset": -1, "alignment": 1, "guard": 0}
 _LARGEST = 1 << 56
 """So that sums over any file stay within 64 bits."""
+_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+"""Plain decimal: ``int`` would also take 1_000, +1 and the digits of other scripts."""
+
+
+def _rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    """``(line, cells)`` of every record, the line being its first. Lines end at a line feed, carriage return or
+    both, nowhere else."""
+    rows = csv.reader(io.StringIO(text, newline=""))
+    line = 1
+    while True:
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as e:
+            raise PlanError(f"{name}, line {line}: {e}; wanted cells of a CSV") from e
+        yield line, cells
+        line = rows.line_num + 1
+
+
+def _brief(cell: str) -> str:
+    return repr(cell if len(cell) <= 40 else cell[:39] + "…")
 
 
 def read_problem(source: str | PathLike[str]) -> tuple[Problem, list[str]]:
@@ -35,33 +60,31 @@ def read_problem(source: str | PathLike[str]) -> tuple[Problem, list[str]]:
         except (OSError, UnicodeDecodeError) as e:
             why = e.strerror if isinstance(e, OSError) and e.strerror else "not a text file"
             raise PlanError(f"{name}: {why}; wanted a CSV with the columns id,lower,upper,size") from e
-    rows = csv.reader(text.splitlines())
-    header = [h.strip().lower() for h in next(rows, [])]
+    rows = _rows(name, text)
+    header = [h.strip().lower() for h in next(rows, (1, []))[1]]
     missing = [h for h in _NEEDED if h not in header]
     if missing or len(set(header)) != len(header):
         what = f"no column {', '.join(missing)}" if missing else "a column twice"
-        raise PlanError(f"{name}, line 1: {what} in {','.join(header)!r}; wanted id,lower,upper,size[,offset]")
+        raise PlanError(f"{name}, line 1: {what} in {_brief(','.join(header))}; wanted id,lower,upper,size[,offset]")
     at = {h: k for k, h in enumerate(header)}
     wanted = [*_NEEDED, *(h for h in _OPTIONAL if h in at)]
     where = [at[h] for h in wanted]
     columns: list[list[int]] = [[] for _ in wanted]
     ids: list[str] = []
     id_at = at.get("id", -1)
-    for cells in rows:
-        line = rows.line_num
+    for line, cells in rows:
         if not cells or not "".join(cells).strip():
             continue
         if len(cells) != len(header):
             raise PlanError(f"{name}, line {line}: {len(cells)} cells, wanted {len(header)} ({','.join(header)})")
         for h, k, column in zip(wanted, where, columns, strict=True):
-            cell = cells[k].strip()
+            cell = cells[k].strip(" \t")
             if not cell and h in _OPTIONAL:
                 column.append(_OPTIONAL[h])
                 continue
-            try:
-                column.append(int(cell))
-            except ValueError:
-                raise PlanError(f"{name}, line {line}: {h} is {cell!r}, wanted an integer") from None
+            if not _INTEGER.fullmatch(cell):
+                raise PlanError(f"{name}, line {line}: {h} is {_brief(cell)}, wanted an integer (decimal digits)")
+            column.append(int(cell) if len(cell) <= 40 else 2 * _LARGEST)  # beyond it, and int() limits digits itself
         values = {h: c[-1] for h, c in zip(wanted, columns, strict=True)}
         _check(name, line, values)
         ids.append(cells[id_at].strip() if id_at >= 0 else str(len(ids)))
@@ -101,9 +124,11 @@ def write_problem(problem: Problem, path: str | PathLike[str] | None = None, off
         columns["alignment"] = problem.alignment.tolist()
     if bool((problem.guard != 0).any()):
         columns["guard"] = problem.guard.tolist()
-    lines = [",".join(columns)]
-    lines += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
-    text = "\n".join([*lines, ""])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")  # quotes an id that needs it
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    text = out.getvalue()
     if path is not None:
         from planner_core.ir import write_atomically
 

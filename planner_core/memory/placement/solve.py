@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from planner_core.errors import PlanError
 from planner_core.memory.bounds import gap_text, lower_bound
-from planner_core.memory.placement.registry import available, run
+from planner_core.memory.placement import clock
+from planner_core.memory.placement.fixed import require_consistent
+from planner_core.memory.placement.registry import available, run, strategy_named
 from planner_core.memory.placement.validate import require_valid
 from planner_core.memory.problem import Budget, Offsets, Problem
 
-__all__ = ["Solution", "compare", "solve"]
+__all__ = ["Failure", "Solution", "compare", "solve"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +46,19 @@ class Solution:
                 f"{self.seconds:.3f} s")
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A strategy of a comparison that gave no placement, and why."""
+
+    strategy: str
+    error: str
+    seconds: float
+
+
+CHECKING = 1.5e-7
+"""Seconds of the check of a placement, a buffer and bit of their number: what a deadline leaves for it."""
+
+
 def solve(
     problem: Problem,
     strategy: str = "auto",
@@ -54,24 +69,27 @@ def solve(
     work: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Solution:
-    """Place a problem. Searches stop at ``seconds``, at ``work`` units (the same result on every machine), when
+    """Place a problem. Searches stop at ``seconds`` (check included), at ``work`` units (the same result on every machine), when
     ``cancel()`` says so or on Ctrl-C, each with the best so far; at the bound; and, with a ``capacity``, at the
     first arena that fits it.
 
-    Raises ``PlanError`` for an invalid placement by the strategy, or where no placement fits the capacity: the
-    bound says which buffers are in the way. An arena above the capacity is returned where that is unproven.
+    Raises ``PlanError`` for an invalid placement by the strategy, for fixed offsets that contradict each other, or
+    where no placement fits the capacity: the bound says which buffers are in the way. An arena above the capacity is returned where that is unproven.
     """
     if seed < 0 or (seconds is not None and seconds != seconds):
         raise PlanError(f"seed {seed}, seconds {seconds}: wanted a seed of 0 or more and a number of seconds")
+    start = clock.now()
+    require_consistent(problem, capacity)
     bound, step = lower_bound(problem)
     if capacity is not None and bound > capacity:
         here = np.flatnonzero((problem.birth <= step) & (problem.death >= step) & (problem.size + problem.guard > 0))
         raise PlanError(f"no placement fits {capacity} bytes: {len(here)} buffers live at step {step} need {bound} "
                         f"({', '.join(map(str, here[:8].tolist()))}{', …' if len(here) > 8 else ''})")
-    start = time.perf_counter()
     own = Problem(*(getattr(problem, f.name).copy() for f in fields(problem)))  # a strategy may write into what it is given
-    offsets, proved = run(strategy, own, Budget(seconds, work, seed, cancel, capacity))
-    took = time.perf_counter() - start
+    if seconds is not None:
+        check = CHECKING * len(problem) * math.log2(len(problem) + 1)
+        seconds = max(seconds - (clock.now() - start) - check, 0.0)
+    offsets, proved = run(strategy, own, Budget(seconds, work, seed, cancel), capacity or 0)
     require_valid(problem, offsets, strategy)
     arena = problem.height(offsets)
     if arena < bound:
@@ -81,12 +99,24 @@ def solve(
     bound = max(bound, proved)
     if capacity is not None and arena > capacity and bound > capacity:
         raise PlanError(f"no placement fits {capacity} bytes: a search over all of them proves at least {bound}")
-    return Solution(offsets, arena, bound, arena == bound, took, strategy)
+    return Solution(offsets, arena, bound, arena == bound, clock.now() - start, strategy)
 
 
 def compare(problem: Problem, strategies: Iterable[str] | None = None, seconds: float | None = None, seed: int = 0,
-            work: int | None = None) -> list[Solution]:
-    """One solution a strategy (all that can run here without), in the order given; each gets the best bound of all."""
-    found = [solve(problem, s, seconds=seconds, seed=seed, work=work) for s in (available() if strategies is None else strategies)]
-    bound = max((s.lower_bound for s in found), default=0)
-    return [Solution(s.offsets, s.arena_size, bound, s.arena_size == bound, s.seconds, s.strategy) for s in found]
+            work: int | None = None) -> list[Solution | Failure]:
+    """One solution a strategy (all that can run here without), in the order given; each gets the best bound of all.
+    One that fails is a ``Failure`` in its place, and the others go on. Raises ``OptionError`` for an unknown name."""
+    names = available() if strategies is None else list(strategies)
+    for name in names:
+        strategy_named(name)
+    require_consistent(problem)
+    found: list[Solution | Failure] = []
+    for name in names:
+        start = clock.now()
+        try:
+            found.append(solve(problem, name, seconds=seconds, seed=seed, work=work))
+        except PlanError as e:
+            found.append(Failure(name, str(e), clock.now() - start))
+    bound = max((s.lower_bound for s in found if isinstance(s, Solution)), default=0)
+    return [Solution(s.offsets, s.arena_size, bound, s.arena_size == bound, s.seconds, s.strategy) if isinstance(s, Solution)
+            else s for s in found]

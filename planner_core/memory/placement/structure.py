@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from planner_core.memory.problem import I64, Problem
 
-__all__ = ["Cliques", "cliques_of", "crowding", "degrees", "neighbours", "pair_count", "split_in_time", "subproblem"]
+__all__ = ["Cliques", "cliques_of", "crowding", "degrees", "neighbours", "pair_count", "split_in_time", "subproblem", "with_fixed"]
 
 
 def pair_count(problem: Problem) -> int:
@@ -92,6 +92,11 @@ def subproblem(problem: Problem, ids: I64) -> Problem:
     """The problem of some of its buffers."""
     return Problem(problem.birth[ids], problem.death[ids], problem.size[ids], problem.alignment[ids],
                    problem.guard[ids], problem.fixed[ids])
+
+
+def with_fixed(problem: Problem, fixed: I64) -> Problem:
+    """The same buffers, other ones fixed."""
+    return Problem(problem.birth, problem.death, problem.size, problem.alignment, problem.guard, fixed)
 
 
 def split_in_time(problem: Problem) -> list[I64]:

@@ -25,7 +25,7 @@ def problems(draw: st.DrawFn, most: int = 14, horizon: int = 8, mixed: bool = Tr
     place = [-1] * count
     if fixed:
         at = 0
-        for i in range(count):
+        for i in draw(st.permutations(range(count))):
             if draw(st.booleans()):
                 at = -(-at // align[i]) * align[i]
                 place[i] = at  # each above the last: they can't overlap
@@ -67,11 +67,15 @@ def apart(p: Problem, offsets: np.ndarray) -> bool:
 
 
 def brute_force(p: Problem) -> int:
-    """The smallest arena: lowest aligned hole, over every order. (Some order gives an optimal placement.)"""
+    """The smallest arena: lowest aligned hole, over every order of the free ones. (Some order gives an optimal placement:
+    take the one whose offsets' sum is smallest; in order of offset each lies in its lowest hole.)"""
+    pinned = [(i, int(p.fixed[i])) for i in range(len(p)) if p.fixed[i] >= 0]
+    need = (p.size + p.guard).tolist()
+    base = max((at + need[i] for i, at in pinned), default=0)
     best = [p.height(stacked(p))]
     least = max((int((p.size + p.guard)[(p.birth <= t) & (t <= p.death)].sum()) for t in p.birth.tolist()), default=0)
-    need = (p.size + p.guard).tolist()
-    busy = [i for i in range(len(p)) if need[i]]
+    least = max(least, base)
+    busy = [i for i in range(len(p)) if need[i] and p.fixed[i] < 0]
 
     def go(placed: list[tuple[int, int]], left: list[int], height: int) -> None:
         if height >= best[0] or best[0] == least:
@@ -88,14 +92,18 @@ def brute_force(p: Problem) -> int:
                 at = max(at, -(-end // a) * a)
             go([*placed, (i, at)], [j for j in left if j != i], max(height, at + need[i]))
 
-    go([], busy, 0)
-    return best[0] if busy else 0
+    go([(i, at) for i, at in pinned if need[i]], busy, base)
+    return best[0]
 
 
 def stacked(p: Problem) -> np.ndarray:
-    """Every buffer above the last."""
-    out, at = [], 0
-    for size, guard, a in zip(p.size.tolist(), p.guard.tolist(), p.alignment.tolist(), strict=True):
+    """Every free buffer above the last and above all fixed ones."""
+    out, at = [], max((f + s + g for f, s, g in zip(p.fixed.tolist(), p.size.tolist(), p.guard.tolist(), strict=True)
+                       if f >= 0), default=0)
+    for size, guard, a, fixed in zip(p.size.tolist(), p.guard.tolist(), p.alignment.tolist(), p.fixed.tolist(), strict=True):
+        if fixed >= 0 or size + guard == 0:
+            out.append(max(fixed, 0))
+            continue
         at = -(-at // a) * a
         out.append(at)
         at += size + guard

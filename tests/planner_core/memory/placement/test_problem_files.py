@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from planner_core.errors import PlanError
 from planner_core.memory.placement import Problem
-from planner_core.memory.placement.problem_csv import read_problem
+from planner_core.memory.placement.problem_csv import read_problem, write_problem
 from tests.planner_core.memory.placement.problems import problems
 
 COLUMNS = ("birth", "death", "size", "alignment", "guard", "fixed")
@@ -45,6 +45,16 @@ def test_a_file(tmp_path: Path) -> None:
     ("id,lower,upper,size,alignment\n0,0,1,4,3\n", "line 2: alignment 3, wanted a power of two"),
     ("id,lower,upper,size\n0,0,1,99999999999999999999\n", "line 2: a number beyond"),
     ("id,lower,upper,size\n0,0,1,4.5\n", "line 2: size is '4.5'"),
+    ("id,lower,upper,size\n0,0,1,1_000\n", "line 2: size is '1_000', wanted an integer"),
+    ("id,lower,upper,size\n0,0,1,4\n1,0,1,٣\n", "line 3: size is '٣', wanted an integer"),
+    ("id,lower,upper,size\n0,0,1,+4\n", r"line 2: size is '\+4', wanted an integer"),
+    ("id,lower,upper,size\n0,0,1,4\f1,0,1,4\n", "line 2: 7 cells, wanted 4"),
+    ("id,lower,upper,size\n0,0,1,4\u2028\n1,0,2,4\n", r"line 2: size is '4\\u2028', wanted an integer"),
+    ("id,lower,upper,size\n0,0,1," + "9" * 5000 + "\n", "line 2: a number beyond"),
+    ("id,lower,upper,size\n0,0,1,4\n" + "x" * 200_000 + ",0,1,4\n", "line 3: field larger than field limit"),
+    ("x" * 200_000 + ",lower\n", "line 1: field larger than field limit"),
+    ('id,lower,upper,size\n"a\nb",0,1,4\n"c\nd",0,1,x\n', "line 4: size is 'x', wanted an integer"),
+    ("id,lower,upper,size\r\n0,0,1,4\r\n1,0,1,z\r\n", "line 3: size is 'z', wanted an integer"),
     ("\n", "line 1: no column lower, upper, size"),
 ])
 def test_malformed_lines_are_named(text: str, message: str) -> None:
@@ -58,3 +68,10 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError, match=r"b\.csv: not a text file"):
         Problem.from_csv(tmp_path / "b.csv")
+
+
+def test_an_id_with_any_sign_comes_back() -> None:
+    """Commas, quotes, line and form feeds in ids are the writer's to quote."""
+    ids = ["a,b", 'say "x"', "two\nlines", "page\fbreak", "line\u2028separator"]
+    p = Problem.of([0] * 5, [1] * 5, [4] * 5)
+    assert read_problem(write_problem(p, ids=ids))[1] == ids

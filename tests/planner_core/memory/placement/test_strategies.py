@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +20,17 @@ from planner_core.memory.placement import (
     DOCS,
     STRATEGIES,
     Budget,
+    Failure,
     Problem,
+    Solution,
     available,
+    compare,
     complaints,
     first_fit_scan,
     solve,
     strategy,
 )
-from planner_core.memory.placement.fit import FITS, place, place_plain
+from planner_core.memory.placement.fit import FITS, Placer, place, place_plain
 from planner_core.memory.placement.greedy import ORDERS, order_of
 from planner_core.memory.placement.structure import cliques_of, crowding, degrees, pair_count, split_in_time
 from planner_core.options import options_of
@@ -75,9 +82,11 @@ def test_the_validator_says_what_is_wrong() -> None:
 @settings(max_examples=150, deadline=None)
 @given(problems() | problems(fixed=True), st.sampled_from(FITS), st.sampled_from(ORDERS))
 def test_compiled_lists_equal_the_tree(p: Problem, fit: str, order: str) -> None:
-    """Both ways of placing in an order give the same offsets, for every fit rule."""
+    """All three ways of placing in an order give the same offsets, for every fit rule."""
+    from planner_core.memory.placement.fit import _leaves, _unit
     from planner_core.memory.placement.kernels import place_in_order
     from planner_core.memory.placement.structure import neighbours
+    from planner_core.memory.placement.tree_kernel import place_by_tree
 
     o = order_of(p, order)
     o = o[np.argsort(p.fixed[o] < 0, kind="stable")]
@@ -87,6 +96,10 @@ def test_compiled_lists_equal_the_tree(p: Problem, fit: str, order: str) -> None
         height = place_in_order(o, ptr, near, p.size + p.guard, p.alignment, p.fixed, FITS.index(fit), offsets)
         assert offsets.tolist() == place_plain(p, o, fit).tolist()
         assert height == p.height(offsets) or not np.any(p.size + p.guard)
+        tree = np.zeros(len(p), dtype=np.int64)
+        first, last, leaves = _leaves(p)
+        place_by_tree(o, first, last, leaves, p.size + p.guard, p.alignment, p.fixed, _unit(p), FITS.index(fit), tree)
+        assert tree.tolist() == offsets.tolist()
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,6 +179,88 @@ def test_bring_your_own_strategy() -> None:
         strategy("my own", "Doc.")
 
 
+def own(name: str, function: Any, **how: Any) -> Any:
+    """A strategy for the length of a ``with``."""
+    @contextlib.contextmanager
+    def registered() -> Iterator[None]:
+        strategy(name, "Of a test.", **how)(function)
+        try:
+            yield
+        finally:
+            STRATEGIES.pop(name)
+            DOCS.pop(name)
+
+    return registered()
+
+
+@pytest.mark.parametrize(("returned", "shown"), [
+    (np.asarray([0, 8]), r"int64\[2\]"), ((np.asarray([0, 8]), 2.5), r"\(int64\[2\], float\)"), (None, "NoneType"),
+    ((np.asarray([0, 8]), 8, 1), r"\(int64\[2\], int, int\)"), ([0, 8], "list of 2"),
+])
+def test_a_prover_that_returns_something_else_is_named(returned: Any, shown: str) -> None:
+    """Two offsets alone look like a pair; they are no pair."""
+    with own("half", lambda p, b: returned, proves=True), pytest.raises(
+            PlanError, match=rf"strategy 'half' is declared with proves=True and returned {shown}; wanted \(offsets, bound\)"):
+        solve(Problem.of([0, 1], [2, 3], [8, 8]), "half")
+
+
+def test_a_failing_strategy_is_a_row_and_the_others_go_on() -> None:
+    p = Problem.of([0, 1], [2, 3], [8, 8])
+    bad = {"raises": lambda q, b: 1 // 0, "ragged": lambda q, b: [[0], [1, 2]], "overlaps": lambda q, b: 0 * q.size}
+    with contextlib.ExitStack() as stack:
+        for name, fn in bad.items():
+            stack.enter_context(own(name, fn))
+        rows = compare(p, ["raises", "first_fit", "ragged", "overlaps", "auto"])
+        with pytest.raises(PlanError, match="strategy 'raises' failed: ZeroDivisionError"):
+            solve(p, "raises")
+        with pytest.raises(OptionError, match="no placement strategy 'nobody'"):
+            compare(p, ["first_fit", "nobody"])
+    assert [r.strategy for r in rows] == ["raises", "first_fit", "ragged", "overlaps", "auto"]
+    failed = [r for r in rows if isinstance(r, Failure)]
+    assert [f.error.split(": ")[0].split(" (")[0] for f in failed] == [
+        "strategy 'raises' failed", "strategy 'ragged' returned list of 2; wanted int64[2] offsets",
+        "strategy 'overlaps' returned an invalid placement"]
+    assert [r.arena_size for r in rows if isinstance(r, Solution)] == [16, 16]
+
+
+def test_an_own_strategy_may_be_told_the_capacity() -> None:
+    """``target=`` goes to those that ask for it; the budget has the four fields that all share."""
+    seen: list[int] = []
+
+    def aiming(p: Problem, budget: Budget, target: int) -> np.ndarray:
+        seen.append(target)
+        return np.cumsum(p.size) - p.size
+
+    p = Problem.of([0, 1], [2, 3], [8, 8])
+    with own("aiming", aiming, aims=True):
+        solve(p, "aiming", capacity=100)
+        solve(p, "aiming")
+    assert seen == [100, 0]
+    assert [f.name for f in dataclasses.fields(Budget)] == ["seconds", "work", "seed", "cancel"]
+
+
+@pytest.mark.parametrize(("rows", "capacity", "message"), [
+    (([0, 1], [2, 3], [8, 8], [0, 4]), None,
+     r"buffer 0 fixed at \[0, 8\) live \[0, 2\] and buffer 1 fixed at \[4, 12\) live \[1, 3\] overlap"),
+    (([0, 1], [2, 3], [8, 8], [96, -1]), 100, r"buffer 0 fixed at \[96, 104\) .* beyond the capacity of 100 bytes"),
+    (([0, 1], [2, 3], [8, 8], [6, -1]), None, r"buffer 0 fixed at \[6, 14\) .* not a multiple of its alignment 4"),
+])
+@pytest.mark.parametrize("name", ["first_fit", "exact", "tflm"])
+def test_contradictory_offsets_are_refused_up_front(name: str, rows: Any, capacity: int | None, message: str) -> None:
+    """Named by buffer, whatever the strategy, which is not blamed."""
+    birth, death, size, fixed = (np.asarray(c, dtype=np.int64) for c in rows)
+    p = Problem(birth, death, size, np.full(2, 4), np.zeros(2, np.int64), fixed)
+    with pytest.raises(PlanError, match=message) as e:
+        solve(p, name, capacity=capacity)
+    assert "strategy" not in str(e.value)
+
+
+@pytest.mark.parametrize("fixed", [-7, -2, (1 << 62) + 1])
+def test_only_minus_one_is_free(fixed: int) -> None:
+    with pytest.raises(PlanError, match=rf"buffer 1: fixed at {fixed}; wanted an offset from 0 to .*, or -1 \(free\)"):
+        Problem(*(np.asarray(c, dtype=np.int64) for c in ([0, 0], [1, 1], [4, 4], [1, 1], [0, 0], [-1, fixed])))
+
+
 def test_a_bound_names_its_residents() -> None:
     p = Problem.of([0, 1, 4], [2, 3, 5], [8, 16, 3])
     assert (bound_of(p).nbytes, bound_of(p).step, bound_of(p).residents) == (24, 1, (1, 0))
@@ -183,6 +278,12 @@ def test_a_large_problem_stays_first_fit() -> None:
     p = wide(25_000, 8)
     order = order_of(p, "size")
     assert np.array_equal(place(p, order), place_plain(p, order))
+    dense = wide(2_000, 1_500, seed=2)  # so many neighbours that the tree is compiled, not the lists
+    order = order_of(dense, "size")
+    placer = Placer(dense)
+    assert placer.lists is None or not placer.compiled
+    for fit in FITS:
+        assert np.array_equal(placer.place(order, fit), place_plain(dense, order, fit))
     small = wide(400, 20)
     assert np.array_equal(place(small, order_of(small, "size")), first_fit_scan(small))
 
