@@ -19,7 +19,7 @@ def backward(graph: Graph, *, loss: NodeId | None = None, wrt: Sequence[str] | N
     outputs that depend on ``wrt``, each ``d_<output>`` an Input of that output's shape (ones give the plain sum).
     ``wrt`` names params or inputs; None: all float params. Outputs: the graph's own, then ``d_<name>`` for each of
     them, zeros (with a note) where the loss doesn't depend on one. Only what they need is built. A backward node
-    carries the ``source`` of the node it differentiates.
+    carries the ``source`` of the node it differentiates; ``x.grad`` is what the loss changes by with ``x``.
 
     Raises ``GraphError`` for an op on the way that has no gradient, for a loss that is no scalar, and for names
     that are no float params or inputs; ``UnboundDimError`` where a gradient needs an extent that isn't bound.
@@ -112,9 +112,25 @@ def _differentiate(work: Graph, n: Node, grads: dict[NodeId, NodeId], needed: li
         if have.rank != want.rank or have.dtype is not want.dtype or any(
                 p.value != q.value for p, q in zip(have.dims, want.dims, strict=True)):
             raise GraphError(f"{n.op.name} {n.label}: gradient {have} for the operand {work[i].label}, {want}")
-        grads[i] = work.binary(grads[i], d, kind="add") if i in grads else d
+        if i in grads:
+            for part in (grads[i], d):
+                _rename(work, part, f"{work[i].name}.grad.part")
+            grads[i] = work.binary(grads[i], d, kind="add")
+        else:
+            grads[i] = d
+        if work[i].name:
+            _rename(work, grads[i], f"{work[i].name}.grad")
     for k in range(first, len(work)):
+        if not work[k].name and n.name:
+            _rename(work, k, f"{n.name}.grad.{work[k].op.name}")
         work.nodes[k] = replace(work.nodes[k], source=n.source)
+
+
+def _rename(work: Graph, node: NodeId, name: str) -> None:
+    """Name a gradient after what it is of; inputs, and gradients that are several tensors' at once, keep theirs."""
+    n = work[node]
+    if n.op.name not in ("Input", "Param") and (not n.name or (n.name.endswith(".grad") and name.endswith(".part"))):
+        work.nodes[node] = replace(n, name=name)
 
 
 def _pruned(work: Graph, forward: int) -> Graph:

@@ -10,11 +10,11 @@ from planner_core.fusion.options import FusionOptions, fusion_for_target, no_fus
 from planner_core.fusion.pipeline import Fusion, fuse_graph
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import RULES, Limits, Rule
-from planner_core.fusion.views import Layout, Modules, layered_layout, modules, to_networkx
+from planner_core.fusion.views import Layout, Modules, layered_layout, module_counts, modules, to_networkx
 from planner_core.target import Target as FusionTarget
 
 __all__ = [
     "DEVICES", "RULES", "CostView", "Decision", "DecisionLog", "DeviceProfile", "Fusion", "FusionOptions", "FusionTarget",
     "Layout", "Limits", "Modules", "Refusal", "Rule", "Verdict", "device", "estimate", "fuse_graph", "fusion_for_target",
-    "layered_layout", "modules", "no_fusion", "to_networkx",
+    "layered_layout", "module_counts", "modules", "no_fusion", "to_networkx",
 ]

@@ -7,6 +7,7 @@ of its neighbours (Sugiyama, Tagawa & Toda 1981; Gansner et al. 1993). Linear in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from planner_core.fusion.pipeline import Fusion
 from planner_core.ir import Graph, NodeId
 
-__all__ = ["Layout", "Modules", "layered_layout", "modules", "to_networkx"]
+__all__ = ["Layout", "Modules", "layered_layout", "module_counts", "modules", "to_networkx"]
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -61,35 +62,79 @@ class Modules:
     edge_bytes: F64
 
 
-def _path(graph: Graph, node: NodeId, depth: int) -> str:
-    n = graph[node]
-    text = next((s.scope for s in n.source if s.scope), "") or n.name
-    parts = [p for p in text.replace("/", ".").split(".") if p]
-    if not any(s.scope for s in n.source):
-        parts = parts[:-1]  # a bare name's last part is the node itself
-    return ".".join(parts[:depth])
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """``shown``: nodes that are drawn; ``of[k]``: path of the k-th; ``paths``: the distinct ones."""
+
+    shown: I64
+    of: I64
+    paths: list[tuple[str, ...]]
+
+    def cut(self, depth: int) -> tuple[I64, list[str]]:
+        """(run of each drawn node, name of each run) with paths cut to ``depth`` parts."""
+        names: dict[tuple[str, ...], int] = {}
+        prefix = np.asarray([names.setdefault(p[:depth], len(names)) for p in self.paths], np.int64)
+        if not len(self.of):
+            return np.zeros(0, np.int64), []
+        here = prefix[self.of]
+        starts = np.flatnonzero(np.diff(here, prepend=-1))
+        length = np.diff(starts, append=len(here))
+        label = here[starts]
+        settled = np.bincount(label[length > 1], minlength=len(names)) > 0
+        stray = (length == 1) & settled[label]
+        stray[0] = False
+        label = label[np.maximum.accumulate(np.where(stray, 0, np.arange(len(label))))]
+        new = np.diff(label, prepend=-1) != 0
+        texts = [".".join(p) for p in names]
+        return np.repeat(np.cumsum(new) - 1, length), [texts[k] for k in label[new].tolist()]
 
 
-def modules(graph: Graph, depth: int = 2) -> Modules:
-    """Nodes grouped by the first ``depth`` parts of their module path; params and constants are hidden.
-
-    The path is the source's scope, or the node's dotted name. Only *runs* of consecutive nodes with one path are one
-    group, so that groups of a graph in a valid order have no cycles between them.
-    """
-    group = np.full(len(graph), -1, np.int64)
-    names: list[str] = []
-    last: str | None = None
+def _paths(graph: Graph) -> _Paths:
+    """A node's path is its source's scope, else its dotted name without the last part. A node without a name belongs
+    with the module before it; a bare name, or a nameless node that no module precedes, stands for itself."""
+    index: dict[tuple[str, ...], int] = {}
+    shown: list[int] = []
+    of: list[int] = []
+    module: tuple[str, ...] = ()
     for n in graph.nodes:
         if n.op.name in _HIDDEN:
             continue
-        path = _path(graph, n.id, depth) or n.op.name
-        if path != last:
-            names.append(path)
-            last = path
-        group[n.id] = len(names) - 1
-    count = np.bincount(group[group >= 0], minlength=len(names))
+        scope = next((s.scope for s in n.source if s.scope), "")
+        parts = [p for p in (scope or n.name).replace("/", ".").split(".") if p]
+        module = tuple(parts if scope else parts[:-1]) if parts else module
+        path = module or ((n.name,) if n.name else (f"{n.op.name} {n.label}",))
+        shown.append(n.id)
+        of.append(index.setdefault(path, len(index)))
+    return _Paths(np.asarray(shown, np.int64), np.asarray(of, np.int64), list(index))
+
+
+def module_counts(graph: Graph, deepest: int = 12) -> list[int]:
+    """How many groups ``modules`` makes at depth 1, 2, … down to the longest path (``deepest`` at most)."""
+    paths = _paths(graph)
+    longest = max(map(len, paths.paths), default=1)
+    return [len(paths.cut(d)[1]) for d in range(1, min(longest, deepest) + 1)]
+
+
+def modules(graph: Graph, depth: int = 2, most: int | None = None) -> Modules:
+    """Nodes grouped by the first ``depth`` parts of their module path; params and constants are hidden.
+
+    The path is the source's scope, or the node's dotted name. Only *runs* of consecutive nodes with one path are one
+    group, so that groups of a graph in a valid order have no cycles between them; a single node that strayed from a
+    module with longer runs stays with its neighbours. ``most``: neighbouring runs are joined, equally many to a group,
+    until there are no more than that. ``ValueError`` for a depth or a most below 1.
+    """
+    if depth < 1 or (most is not None and most < 1):
+        raise ValueError(f"depth {depth}, most {most}: wanted 1 or more")
+    paths = _paths(graph)
+    run, names = paths.cut(depth)
+    if most is not None and len(names) > most:
+        run = run * most // len(names)
+        bounds = [-(-k * len(names) // most) for k in range(most + 1)]
+        names = [names[a] if b - a == 1 else f"{names[a]} … {names[b - 1]}" for a, b in pairwise(bounds)]
+    group = np.full(len(graph), -1, np.int64)
+    group[paths.shown] = run
     src, dst, nbytes = _flows(graph, group)
-    return Modules(group, tuple(names), count.astype(np.int64), src, dst, nbytes)
+    return Modules(group, tuple(names), np.bincount(run, minlength=len(names)).astype(np.int64), src, dst, nbytes)
 
 
 def _flows(graph: Graph, group: I64) -> tuple[I64, I64, F64]:

@@ -26,7 +26,7 @@ def counters(c: Compilation) -> dict[str, Any]:
     """Dispatches of the source, the list before passes and the list that runs; intermediate bytes written in a run."""
     source, fused = _work(c.source), _work(c.legal)
     return {
-        "dispatches_source": int(source.sum()),
+        "dispatches_source": c.commands_before.dispatches + c.fusion_log.dispatches_saved,
         "dispatches_before": c.commands_before.dispatches,
         "dispatches": c.commands.dispatches,
         "traffic_source": exact_int(int(node_bytes(c.source)[source].sum())),

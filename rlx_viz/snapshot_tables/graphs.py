@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from planner_core.fusion import Fusion, Modules, layered_layout, modules
-from planner_core.ir import Graph, Node
+from planner_core.fusion import Fusion, Modules, layered_layout, module_counts, modules
+from planner_core.ir import Graph
 from planner_core.memory import facts_of
 from planner_core.memory.facts import CONSTANT, PARAM
 from rlx_viz.columns import Column, StringTable
@@ -17,11 +18,12 @@ from rlx_viz.snapshot_tables.tensors import NONE, family_codes
 
 __all__ = ["MOST_DRAWN", "MOST_GROUPS", "graph_tables", "node_bytes"]
 
-MOST_GROUPS = 400
+MOST_GROUPS = 150
+CLEAR_GROUPS = 32
+"""Groups whose names can be read at one glance."""
 MOST_DRAWN = 50_000
 """Nodes above which a graph is drawn by groups only: no ``layout``, no ``source_edges``, and of ``source`` only what names and
 places a node: ``name``, ``op``, ``family``, ``fused``, ``group``."""
-_DEEPEST = 12
 _NOT_DRAWN = -1.0
 
 
@@ -100,58 +102,17 @@ def _place(graph: Graph) -> tuple[Column, Column]:
 
 
 def _groups(source: Graph) -> Modules:
-    """Module runs at the depth that gives most groups up to ``MOST_GROUPS``; stretches of equal length if none does."""
+    """Module runs at the depth that makes the clearest picture, at most ``MOST_GROUPS``."""
     found: Modules | None = source._cache.get("groups")
     if found is None:
-        depth = _depth(source)
-        found = source._cache["groups"] = modules(source, depth) if depth else _stretches(source)
+        found = source._cache["groups"] = modules(source, _depth(source), MOST_GROUPS)
     return found
 
 
-def _parts(n: Node) -> tuple[str, ...]:
-    """The path as ``planner_core.fusion.modules`` reads it."""
-    scope = next((s.scope for s in n.source if s.scope), "")
-    parts = [p for p in (scope or n.name).replace("/", ".").split(".") if p]
-    return tuple(parts if scope else parts[:-1])
-
-
 def _depth(source: Graph) -> int:
-    """The deepest depth with at most ``MOST_GROUPS`` runs, 0 when there is none."""
-    boundary = facts_of(source).boundary
-    runs = [0] * (_DEEPEST + 1)  # runs[d]: how often the path cut at d changes from node to node
-    last: tuple[str, ...] | None = None
-    deepest = 1
-    for n, kind in zip(source.nodes, boundary.tolist(), strict=True):
-        if kind in (PARAM, CONSTANT):
-            continue
-        parts = _parts(n) or (n.op.name,)
-        deepest = max(deepest, len(parts))
-        if last is None or parts != last:
-            for d in range(1, _DEEPEST + 1):
-                if last is None or parts[:d] != last[:d]:
-                    runs[d] += 1
-        last = parts
-    fitting = [d for d in range(1, min(deepest, _DEEPEST) + 1) if runs[d] <= MOST_GROUPS]
-    return fitting[-1] if fitting else 0
-
-
-def _stretches(source: Graph) -> Modules:
-    """``MOST_GROUPS`` runs of about equally many nodes, named by their first and last."""
-    boundary = facts_of(source).boundary
-    shown = np.flatnonzero((boundary != PARAM) & (boundary != CONSTANT))
-    group = np.full(len(source), -1, dtype=np.int64)
-    group[shown] = np.arange(len(shown)) * MOST_GROUPS // max(len(shown), 1)
-    ends = [shown[group[shown] == g][[0, -1]] for g in range(MOST_GROUPS)]
-    names = tuple(f"{source[int(a)].label} … {source[int(b)].label}" for a, b in ends)
-    ptr, flat = source.edges
-    reader = np.repeat(np.arange(len(source)), np.diff(ptr))
-    a, b = group[flat], group[reader]
-    keep = (a >= 0) & (b >= 0) & (a != b)
-    tensors = np.unique(np.stack([flat[keep], b[keep]], axis=1), axis=0)
-    edges, index = np.unique(np.stack([group[tensors[:, 0]], tensors[:, 1]], axis=1), axis=0, return_inverse=True)
-    total = np.bincount(index.reshape(-1), weights=node_bytes(source)[tensors[:, 0]], minlength=len(edges))
-    count = np.bincount(group[shown], minlength=MOST_GROUPS)
-    return Modules(group, names, count, edges[:, 0], edges[:, 1], total.astype(np.float64))
+    """The depth whose number of groups is nearest to ``CLEAR_GROUPS``, by ratio."""
+    off = [abs(math.log(min(max(n, 1), MOST_GROUPS) / CLEAR_GROUPS)) for n in module_counts(source)]
+    return 1 + off.index(min(off))
 
 
 def _group_layout(source: Graph, groups: Modules) -> tuple[Column, Column]:

@@ -11,7 +11,7 @@ import { FADED, markOf, schemeOf } from "./scheme.js";
 
 export const GRAPHS = { both: "side by side", overlay: "overlaid", fused: "fused only" };
 /** Above this many ops modules are folded until asked otherwise. */
-const FOLD_ABOVE = 1500;
+const FOLD_ABOVE = 600;
 const NODE_WIDE = 128;
 const NODE_TALL = 44;
 const GROUP_WIDE = 210;

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from planner_core import zoo
 from planner_core.fusion import fuse_graph
-from planner_core.fusion.views import layered_layout, modules, to_networkx
+from planner_core.fusion.views import layered_layout, module_counts, modules, to_networkx
+from planner_core.ir import Graph
 
 
 def test_networkx_export_is_the_graphs() -> None:
@@ -39,6 +40,54 @@ def test_modules_cover_the_graph_in_order() -> None:
     assert [n for n in m.names if n.startswith("layers.")] == ["layers.0", "layers.1", "layers.2"]
     into = m.dst == m.names.index("layers.1")
     assert m.edge_bytes[into & (m.src == m.names.index("layers.0"))].sum() == 8 * 32 * 4  # one hidden state
+
+
+def named(*names: str) -> Graph:
+    """A chain of as many nodes, with those names."""
+    g = Graph("chain")
+    x = g.input("x", (4,))
+    for n in names:
+        x = g.relu(x, name=n)
+    return g.set_outputs(x)
+
+
+@pytest.mark.parametrize(("names", "want"), [
+    (["a.p", "a.q", "", "b.p", "", "b.q", "end"], ["x", "a", "b", "end"]),
+    (["a.p", "a.q", "b.p", "a.r", "b.q", "b.r", "a.s", "b.s"], ["x", "a", "b"]),  # strays stay with their neighbours
+    (["a.p", "b.p", "c.p"], ["x", "a", "b", "c"]),  # single nodes of modules of one node are no strays
+    (["", "", "p"], ["x", "Activation %1", "Activation %2", "p"]),
+    ([], ["x"]),
+])
+def test_runs_of_one_path_are_a_group(names: list[str], want: list[str]) -> None:
+    m = modules(named(*names), 1)
+    assert list(m.names) == want
+    assert m.count.sum() == 1 + len(names)
+    assert (np.diff(m.group) >= 0).all()
+
+
+def test_neighbours_are_joined_where_there_are_too_many() -> None:
+    g = named(*[f"layers.{i}.{op}" for i in range(9) for op in "ab"])
+    assert module_counts(g) == [2, 10]
+    m = modules(g, 2, most=5)
+    assert list(m.names) == ["x … layers.0", "layers.1 … layers.2", "layers.3 … layers.4", "layers.5 … layers.6", "layers.7 … layers.8"]
+    assert m.count.tolist() == [3, 4, 4, 4, 4]
+    assert list(modules(g, 2, most=10).names) == list(modules(g, 2).names)
+    for wrong in ({"depth": 0}, {"most": 0}):
+        with pytest.raises(ValueError, match="wanted 1 or more"):
+            modules(g, **wrong)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["", "a", "a.b", "a.c", "a.b.c", "d.e", "d.f", "a.b.d"]), max_size=30), st.integers(1, 4),
+       st.integers(1, 6))
+def test_groups_are_runs_that_cover_the_graph(names: list[str], depth: int, most: int) -> None:
+    g = named(*names)
+    m = modules(g, depth, most)
+    assert len(m.names) <= most
+    assert sorted(set(m.group.tolist())) == list(range(len(m.names)))
+    assert set(np.diff(m.group).tolist()) <= {0, 1}
+    assert m.count.tolist() == np.bincount(m.group).tolist()
+    assert (m.src < m.dst).all()
 
 
 @settings(deadline=None)
