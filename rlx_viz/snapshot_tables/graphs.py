@@ -19,7 +19,7 @@ from rlx_viz.snapshot_tables.tensors import NONE, family_codes
 __all__ = ["MOST_DRAWN", "MOST_GROUPS", "graph_tables", "node_bytes"]
 
 MOST_GROUPS = 150
-CLEAR_GROUPS = 32
+CLEAR_GROUPS = 38
 """Groups whose names can be read at one glance."""
 MOST_DRAWN = 50_000
 """Nodes above which a graph is drawn by groups only: no ``layout``, no ``source_edges``, and of ``source`` only what names and
