@@ -106,7 +106,7 @@ export function mount(place, api) {
   const progress = el("div", { class: "rlx-progress", "aria-hidden": "true" }, el("i"));
   const progressText = el("div", { class: "rlx-progress-text", role: "status", hidden: true });
   const spoken = el("div", { class: "rlx-hidden", "aria-live": "polite" });
-  root.append(progress, controls.element, alert, summary.element, el("div", { class: "rlx-main" }, layout.element, panelSplitter(root, panel), panel),
+  root.append(progress, controls.element, alert, summary.element, el("div", { class: "rlx-main" }, layout.element, panelSplitter(store, root, panel), panel),
     message, progressText, tooltip.element, help.element, spoken);
   place.append(root);
   let usual = store.state.open;

@@ -8,6 +8,7 @@ import { clampRange } from "./viewport.js";
 const PLAIN = {
   query: "", colour: "family", sort: "birth", views: true, statics: false, space: "arena", heat: "off", graph: "both",
   collapse: "auto", present: false, maximised: "", text: false,
+  sizes: "",
 };
 const RANGES = { x: "steps", rows: "rows", offsets: "bytes", graphX: "gx", graphY: "gy" };
 const CHOICES = /** @type {Record<string, string[]>} */ ({

@@ -29,6 +29,7 @@
  * @property {number} focus        counts requests to zoom to the selection
  * @property {number} reveal       counts requests to bring the selection into view
  * @property {string} open         views on screen, by name, separated by spaces
+ * @property {string} sizes        where handles were put: "name:share …", the panel in pixels
  * @property {boolean} present     larger type, for a room
  * @property {string} heat         off | occupancy | reuse | touched
  * @property {string} graph        both | overlay | fused
@@ -59,7 +60,7 @@ export function initialState() {
     snap: null, rev: 0, hover: -1, hoverStep: -1, pointer: "", at: null, selected: -1, x: null, rows: null, offsets: null,
     moving: false, query: "", match: null, matches: 0, queryError: "", hidden: new Set(),
     colour: "family", sort: "birth", views: true, statics: false, space: "arena", theme: "light",
-    text: false, maximised: "", focus: 0, reveal: 0, open: "occupancy gantt arena", present: false,
+    text: false, maximised: "", focus: 0, reveal: 0, open: "occupancy gantt arena", sizes: "", present: false,
     heat: "off", graph: "both", collapse: "auto", module: -1, graphX: null, graphY: null, hoverSource: -1, source: -1,
     hoverGroup: -1, command: -1, base: null, other: null, hoverOther: -1, baseline: {}, late: 0,
     progress: -1, progressText: "", run: null, history: { undo: 0, redo: 0 }, busy: false, error: "",

@@ -414,6 +414,30 @@ def test_every_view_opens_closes_and_fills_the_space(open_report: OpenReport) ->
     expect(page.get_by_text("All views are closed.")).to_be_visible()
 
 
+def test_where_handles_were_put_is_part_of_the_view(open_report: OpenReport) -> None:
+    """Reopened by its address, and walked back by undo."""
+    page = open_report(make_views_document(100))
+    wide = page.locator(".rlx-panel").bounding_box()["width"]
+    tall = page.locator('[data-view="gantt"]').bounding_box()["height"]
+    for label, key in (("Height of Live ranges", "ArrowDown"), ("Width of the details", "ArrowLeft")):
+        page.locator(f'[role="separator"][aria-label^="{label}"]').focus()
+        for _ in range(3):
+            page.keyboard.press(key)
+    expect(page).to_have_url(re.compile("sizes=.*panel"))
+    again = page.url
+    page.goto("about:blank")
+    page.goto(again)
+    page.wait_for_selector(READY)
+    assert page.locator(".rlx-panel").bounding_box()["width"] == pytest.approx(wide + 60, abs=2)
+    assert page.locator('[data-view="gantt"]').bounding_box()["height"] > tall + 10
+    bar = page.locator('[role="separator"][aria-label^="Height of Live ranges"]')
+    assert bar.get_attribute("aria-valuenow") == "62"
+    bar.dblclick()
+    expect(page).to_have_url(re.compile("gantt%3A50"))
+    page.keyboard.press("u")
+    expect(page).to_have_url(re.compile("gantt%3A62"))
+
+
 def test_splitters_move_by_keys(open_report: OpenReport) -> None:
     page = open_report(make_views_document(100))
     show(page, "gantt", "arena", "fusion")
@@ -423,6 +447,7 @@ def test_splitters_move_by_keys(open_report: OpenReport) -> None:
         page.locator(splitter).first.focus()
         for _ in range(3):
             page.keyboard.press(key)
+        page.wait_for_timeout(100)  # drawn with the next frame
         assert (element.bounding_box() or {})[side] > before + 10
 
 
