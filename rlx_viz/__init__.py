@@ -76,15 +76,13 @@ def report(
 ) -> Path:
     """Write the self-contained HTML report of a model (arguments as for ``compile``) and return its path.
 
-    ``whatif``: carry the savings waterfall and what each toggle would free (default: up to ``whatif.CHEAP_NODES``
-    nodes, about two seconds of work). ``compare``: a second model, options or another tool's CSV, as for ``compare``.
+    ``whatif``: carry the savings waterfall and what each toggle would free (default: up to
+    ``whatif.SAVINGS_NODES`` and ``CHEAP_NODES`` nodes, about two seconds of work each). ``compare``: a second model, options or another tool's CSV, as for ``compare``.
     """
-    from rlx_viz.whatif import CHEAP_NODES, with_whatif
+    from rlx_viz.whatif import with_whatif
 
     compilation = compile(model, **kw)
-    doc = snapshot(compilation, name=_name(model), redact=redact)
-    if len(compilation.source) <= CHEAP_NODES if whatif is None else whatif:
-        doc = with_whatif(doc, compilation)
+    doc = with_whatif(snapshot(compilation, name=_name(model), redact=redact), compilation, whatif)
     other = None
     if compare is not None:
         other = _compare(compilation, compare, redact=redact).document()

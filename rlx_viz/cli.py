@@ -231,12 +231,12 @@ def report(
     other: Annotated[str, typer.Option("--compare", metavar="FILE", help=(
         "Show a second model beside it, or another tool's offsets: a .csv with id or name, offset, size[, lower, upper]."))] = "",
     whatif: Annotated[bool | None, typer.Option("--whatif/--no-whatif", help=(
-        "Work out what each option saved and would save (without the flag: for small models)."))] = None,
+        "Work out what each option saved and would save (without the flag: as far as the model's size makes that quick)."))] = None,
 ) -> None:
     """Write one HTML file that opens anywhere, without Python or network."""
     from rlx_viz.report import write_report
     from rlx_viz.snapshot import snapshot
-    from rlx_viz.whatif import CHEAP_NODES, with_whatif
+    from rlx_viz.whatif import with_whatif
 
     if out == "-":
         raise UsageError("a report is a page with its data: give --out a file name")
@@ -251,8 +251,7 @@ def report(
     compilation = _load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=_command("report", model, dim, shape, sets, target), redact=redact)
-    if len(compilation.source) <= CHEAP_NODES if whatif is None else whatif:
-        doc = with_whatif(doc, compilation)
+    doc = with_whatif(doc, compilation, whatif)
     second = rlx_viz.compare(compilation, other, redact=redact).document() if other else None
     path = write_report(doc, out, title=doc.meta["model"]["name"], other=second)
     typer.echo(summary_text(doc))

@@ -21,11 +21,11 @@ from rlx_viz.columns import Column, ColumnDocument, StringTable
 from rlx_viz.snapshot_tables.tensors import NONE
 from runtime.compile import Compilation, OptionRow
 
-__all__ = ["CHEAP_NODES", "Counterfactual", "Step", "Stopped", "counterfactuals", "waterfall", "whatif_document", "with_whatif"]
+__all__ = ["CHEAP_NODES", "SAVINGS_NODES", "Counterfactual", "Step", "Stopped", "counterfactuals", "waterfall", "whatif_document", "with_whatif"]
 
-CHEAP_NODES = 1_000
-"""Source nodes up to which a report carries what-ifs: about two seconds of work. By count, so that equal input gives
-equal bytes."""
+SAVINGS_NODES, CHEAP_NODES = 20_000, 1_000
+"""Source nodes up to which a report carries the savings, and what each toggle would free: about two seconds of work
+each. By count, so that equal input gives equal bytes."""
 START, STEP, END = 0, 1, 2
 _OPTION_OF = {"reuse": "arena_no_reuse", "width policy": "width_policy", "elided transposes": "elide_bank_transposes"}
 _IDLE_GROUPS = frozenset({"checks", "log", "host"})
@@ -199,11 +199,17 @@ def whatif_document(steps: list[Step], others: list[Counterfactual] | None, meta
     return ColumnDocument(meta or {}, strings.strings(), tables)
 
 
-def with_whatif(doc: ColumnDocument, c: Compilation) -> ColumnDocument:
-    """The document with the what-ifs of its compilation."""
+def with_whatif(doc: ColumnDocument, c: Compilation, whatif: bool | None = True) -> ColumnDocument:
+    """The document with the what-ifs of its compilation; None: those that its size makes cheap, False: as it is."""
+    nodes = len(c.source)
+    if not (nodes <= SAVINGS_NODES if whatif is None else whatif):
+        return doc
     strings = StringTable()
     strings.intern_all(doc.strings)
-    tables = _tables(waterfall(c), list(counterfactuals(c)), strings)
+    every = nodes <= CHEAP_NODES if whatif is None else True
+    tables = _tables(waterfall(c), list(counterfactuals(c)) if every else [], strings)
+    if not every:
+        tables = {"savings": tables["savings"]}
     return ColumnDocument(doc.meta, strings.strings(), {**doc.tables, **tables})
 
 

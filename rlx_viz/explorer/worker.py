@@ -7,9 +7,11 @@ Python, tests) the worker hands them over itself, one at a time.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +20,9 @@ from rlx_viz.whatif import Stop, Stopped
 __all__ = ["Worker"]
 
 _T = TypeVar("_T")
+_NAME = "rlx-viz"
+_GRACE = 5.0
+"""Seconds that the end of the process waits for a job to stop."""
 
 
 class Worker:
@@ -26,6 +31,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._ticket = 0
+        _WORKERS.add(self)
         self._thread: threading.Thread | None = None
         self._ready: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._turn = threading.RLock()
@@ -72,7 +78,7 @@ class Worker:
             if hand_over:
                 self._hand_over()
 
-        self._thread = threading.Thread(target=work, name="rlx-viz", daemon=True)
+        self._thread = threading.Thread(target=work, name=_NAME, daemon=True)
         self._thread.start()
         if not waiting:
             return
@@ -113,6 +119,22 @@ class Worker:
             self._loop.call_soon_threadsafe(self.drain)
         else:
             self.drain()
+
+
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """At the end of the process: a thread that is killed within a library's C++ takes the process down with an abort."""
+    for worker in list(_WORKERS):
+        worker.cancel()
+    end = time.monotonic() + _GRACE
+    for thread in threading.enumerate():
+        if thread.name == _NAME:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+atexit.register(_stop_all)
 
 
 def _sleep(seconds: float, stale: Stop) -> None:

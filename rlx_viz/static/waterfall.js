@@ -23,7 +23,7 @@ export class WaterfallView extends ListView {
       this.bars = [];
       this.note.textContent = "";
       this.content.replaceChildren(el("p", { class: "rlx-blank" },
-        this.request ? "Working out what each rule saves… Very large graphs wait until asked: explorer.work_out()." : "This document does not say what each rule saves."));
+        this.request ? "Working out what each rule saves… Very large graphs wait until asked: explorer.work_out()." : "This document does not say what each rule saves. rlx-viz report --whatif works it out."));
       return;
     }
     const { label, kind, option, bytes } = table.columns;

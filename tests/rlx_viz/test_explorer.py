@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -337,3 +340,13 @@ def test_live_reuses_stages() -> None:
     assert isinstance(b, Picture) and b.compilation is not None and a.compilation is not None
     assert b.compilation.legal is a.compilation.legal
     assert live({}).compilation.plan.options == FRESH["metal"].plan.options  # type: ignore[union-attr]
+
+
+def test_work_behind_the_picture_ends_with_the_process() -> None:
+    """Left to itself a daemon thread dies within some library's C++, which aborts the process."""
+    code = ("import rlx_viz, threading\nfrom planner_core import zoo\nfrom rlx_viz.explorer import worker\n"
+            "e = rlx_viz.explore(zoo.build('minilm', seq=8))\ne.work_out()\n"
+            "import atexit, time\natexit._run_exitfuncs()\n"
+            "print(sum(t.name == worker._NAME for t in threading.enumerate()))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr

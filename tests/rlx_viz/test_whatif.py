@@ -11,6 +11,7 @@ import rlx_viz
 from planner_core import zoo
 from planner_core.ir import Graph
 from planner_core.memory import plan_graph
+from rlx_viz import whatif
 from rlx_viz.whatif import START, STEP, Stopped, counterfactuals, waterfall, with_whatif
 from runtime.compile import Compilation
 
@@ -101,3 +102,14 @@ def test_in_a_document() -> None:
     assert [doc.strings[i] for i in doc.tables["tensors"]["name"]] == [x.label for x in c.legal.nodes]
     naive = plan_graph(c.legal, c.plan.options.replace(arena_no_reuse=True)).arena_size
     assert naive <= s["bytes"][0]
+
+
+def test_a_report_carries_what_its_size_makes_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = small()
+    doc = rlx_viz.snapshot(c)
+    tables = {"savings", "counterfactuals", "counterfactual_nodes"}
+    for most, cheap, wanted, want in ((1 << 20, 1 << 20, None, tables), (1 << 20, 1, None, {"savings"}), (1, 1, None, set()),
+                                      (1, 1, True, tables), (1 << 20, 1 << 20, False, set())):
+        monkeypatch.setattr(whatif, "SAVINGS_NODES", most)
+        monkeypatch.setattr(whatif, "CHEAP_NODES", cheap)
+        assert set(with_whatif(doc, c, wanted).tables) - set(doc.tables) == want
