@@ -98,6 +98,8 @@ class Audit:
                 self._check_read(i, field, o)
             if role is not Role.IN:
                 self._check_owner(i, field, o)
+        for n, (space, start, _) in self._values.unread(i) if self._values is not None else ():
+            raise self._error(i, "", space, start, f"is where its input {self.commands.node_names[n]} lies, and it never reads that")
         self.mirror.load(t)
         reads = t.reads()
         for _, role, o in t.operands():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any
@@ -49,14 +50,24 @@ def first_element_of(hit: Any) -> int | None:
     return int(hit.argmax()) if hit.size and hit.any() else None
 
 
+def _c_memcmp() -> Any:
+    """The C library's, where ctypes finds one: several times as fast as a comparison that makes an array."""
+    try:
+        found = ctypes.CDLL(None).memcmp
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return found
+
+
+_MEMCMP = _c_memcmp()
+
+
 def equal_bytes(a: Array, b: Array) -> bool:
-    """Bytes equal, compared eight at a time where both start alike."""
-    skip = min(-a.ctypes.data % 8, len(a))
-    if (b.ctypes.data + skip) % 8:
+    """Two contiguous byte arrays of one length are equal."""
+    if _MEMCMP is None:
         return bool(np.array_equal(a, b))
-    whole = skip + (len(a) - skip) // 8 * 8
-    return (bool(np.array_equal(a[:skip], b[:skip])) and bool(np.array_equal(a[whole:], b[whole:]))
-            and bool(np.array_equal(a[skip:whole].view(np.uint64), b[skip:whole].view(np.uint64))))
+    return bool(_MEMCMP(a.ctypes.data, b.ctypes.data, a.nbytes) == 0)
 
 
 class SpanMap:

@@ -73,6 +73,9 @@ class Values:
         self._before = thunks_of(known.thunks, known.node_of)
         self._groups = groups(commands, known)
         self._reads: dict[frozenset[NodeId], tuple[Read, ...]] = {}
+        self._runs: dict[frozenset[NodeId], list[int]] = {}
+        for i in range(len(commands)):
+            self._runs.setdefault(self.group(i), []).append(i)
 
     def group(self, i: int) -> frozenset[NodeId]:
         """The nodes that thunk i stands for."""
@@ -140,3 +143,26 @@ class Values:
         graph, members = self._known.graph, self.group(i)
         nodes = {*members, *(r for m in members for r, _ in graph.uses.of(m) if graph[r].op.name == "Result")}
         return frozenset(s for n in nodes if (s := self.span(n)) is not None)
+
+    def unread(self, i: int) -> list[tuple[NodeId, tuple[str, int, int]]]:
+        """Inputs of the nodes that thunk i stands for, and where they are, which no thunk read up to i, their last one."""
+        members, graph = self.group(i), self._known.graph
+        runs = self._runs[members]
+        if i != runs[-1]:
+            return []
+        read = [o.span for k in runs for o in self._commands.thunks[k].reads()]
+        out = []
+        asked = {x for n in members if n in self._before and graph[n].op.name != "ElementwiseRegion" for x in graph[n].inputs}
+        for m in asked - members:  # (a region may ignore an operand)
+            if graph[m].shape.is_static and graph[m].shape.numel == 0:
+                continue
+            chains = self._chains(m)
+            spans = {s for c in chains for s, _ in self._read(c) if s[1] < s[2]}
+            made_inside = any(not members.isdisjoint(c) for c in chains)
+            if spans and not made_inside and not any(_touches(s, r, len(members) == 1) for s in spans for r in read):
+                out.append((m, min(spans)))
+        return out
+
+
+def _touches(a: tuple[str, int, int], b: tuple[str, int, int], whole: bool) -> bool:
+    return a == b if whole else a[0] == b[0] and a[1] < b[2] and b[1] < a[2]

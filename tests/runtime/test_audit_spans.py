@@ -12,13 +12,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from planner_core.ir import DType, Graph
-from runtime import CommandList, Compilation, HostExecutor, SanitizeError
+from planner_core.fusion import no_fusion
+from planner_core.ir import DType, Graph, QuantScheme
+from planner_core.memory import PlanOptions
+from runtime import CommandList, Compilation, CompileOptions, HostExecutor, PassOptions, SanitizeError, compile_graph
 from runtime.command_list import Binding, Operand, Role, SlotLife, Thunk
 from runtime.command_list.thunks.structure import Copy
 from runtime.executors.audit_spans import FILL, POISON, SpanMap, poison, poisoned
 from tests.runtime import gallery_packed
 from tests.runtime.gallery import CASES, Array, as_written
+from tests.runtime.passes.lab import feed_of, packed_mlp
+from tests.runtime.passes.test_applied import CHAINS, depthwise, residual_norm, rope_of_slices
 from tests.runtime.test_audit import Mutant
 
 assert gallery_packed.__doc__  # its cases are registered
@@ -103,6 +107,42 @@ def test_bytes_alone_tell_nearly_all() -> None:
     assert seen - caught == set(BYTES_ALONE_CANNOT_TELL)
 
 
+def pass_made() -> Iterator[tuple[Graph, Compilation]]:
+    """Lists in which each kind of thunk that passes make stands at least once."""
+    gated = Graph("gated")
+    x, z = gated.input("x", (3, 7)), gated.input("z", (3, 7))
+    gain = gated.param("g", (7,), data=np.ones(7, np.float32))
+    gated.set_outputs(gated.mul(gated.rms_norm(x, gain), gated.silu(z)))
+    region = Graph("region")
+    xs = [region.input(f"x{k}", (13,)) for k in range(2)]
+    region.set_outputs(region.elementwise_region(*xs, steps=tuple(CHAINS["binary-act"][0])))
+    graphs = [gated, region, residual_norm(), residual_norm(bias=True), depthwise(3, 7, 2, True), rope_of_slices(3),
+              packed_mlp(QuantScheme.Q4_K), packed_mlp(QuantScheme.Q4_K, combined=True)]
+    for g in graphs:
+        yield g, compile_graph(g, CompileOptions(fusion=no_fusion(), passes=PassOptions(),
+                                                 plan=PlanOptions(separate_weights=True, arena_no_reuse=True)))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_shortened_spans_of_what_passes_make_are_caught(known: bool) -> None:
+    done = set()
+    for g, c in pass_made():
+        executor, whole = c.executor, c.executor.commands
+        for i, t in enumerate(whole.thunks):
+            if t.where == "none" or t in whole.provenance.thunks:
+                continue
+            for _, _, _, short in short_forms(t):
+                executor.commands = replace(whole, thunks=(*whole.thunks[:i], short, *whole.thunks[i + 1 :]),
+                                            provenance=whole.provenance if known else None)
+                found = breach(executor, feed_of(g))
+                assert found is not None
+                assert found.thunk == i, str(found)
+                assert ("command pass" in found.blame) == known
+            done.add(t.label)
+    assert done >= {"fused_rms_norm_mul_silu", "fused_residual_rms_norm", "fused_depthwise_conv1d_bsc", "rope",
+                    "fused_mlp_gate_up_swiglu", "fused_mlp_down_residual", "fused_binary_activation"}, done
+
+
 def test_a_halved_rope_source_is_caught_at_its_kernel() -> None:
     """The kernel walks by ``src_row_stride``, past the view it declares."""
     c, feed = compiled("rope-4-False")
@@ -119,18 +159,21 @@ def test_a_halved_rope_source_is_caught_at_its_kernel() -> None:
     assert e.offset == dst.offset + dst.nbytes // 2
 
 
-def test_a_read_that_is_missing_is_caught() -> None:
-    """The kernel gets both operands, the list declares one."""
+@pytest.mark.parametrize("known", [True, False])
+def test_a_read_that_is_missing_is_caught(known: bool) -> None:
+    """The kernel gets both operands, the list declares one: the graph tells at once, the bytes after the run."""
     g = Graph("g")
     x, w = g.input("x", (3, 5)), g.input("w", (3, 5))
     g.set_outputs(g.add(g.relu(x), g.neg(w)))
     c = as_written(g)
     t = c.commands.thunks[2]
     one = replace(t, rhs=t.lhs)  # type: ignore[type-var, attr-defined]
-    c.executor.commands = replace(c.commands, thunks=(*c.commands.thunks[:2], one))
-    with pytest.raises(SanitizeError, match="bytes that the thunk does not declare") as caught:
+    c.executor.commands = replace(c.commands, thunks=(*c.commands.thunks[:2], one),
+                                  provenance=c.commands.provenance if known else None)
+    want = "is where its input %3 Activation lies, and it never reads that" if known else "bytes that the thunk does not declare"
+    with pytest.raises(SanitizeError, match=want) as caught:
         c.executor.run({"x": np.ones((3, 5), np.float32), "w": np.ones((3, 5), np.float32)}, sanitize=True)
-    assert (caught.value.thunk, caught.value.field) == (2, "dst")
+    assert (caught.value.thunk, caught.value.field) == (2, "" if known else "dst")
 
 
 # --- elements of any size -----------------------------------------------------------------------------
