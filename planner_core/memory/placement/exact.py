@@ -30,6 +30,7 @@ import numpy as np
 
 from planner_core.memory.bounds import align_up, lower_bound
 from planner_core.memory.placement.clock import SLOW, Clock, now
+from planner_core.memory.placement.draws import Draw, Drawer
 from planner_core.memory.placement.first_fit import first_fit
 from planner_core.memory.placement.jit import COMPILED
 from planner_core.memory.placement.registry import Found, strategy
@@ -73,7 +74,7 @@ class Run:
         self.parts[0, : len(starts)] = starts
         self.parts[1, : len(starts)] = np.append(starts[1:], cliques)
         self.frames[2, 0], self.frames[4, 0] = -1, len(starts)
-        self.registers = np.asarray([0, 0, 1, 0, len(starts), 0], dtype=np.int64)
+        self.registers = np.asarray([0, 0, 1, 0, len(starts), 0, 0, 0], dtype=np.int64)
         self.ended = OPEN if bool((self.buffers[4] >= s.floor).all()) and int(s.total.max()) <= self.capacity else IMPOSSIBLE
 
     def go_on(self, steps: int, clock: Clock) -> int:
@@ -97,6 +98,11 @@ class Run:
             elif code == 3:
                 break
         return self.ended
+
+    @property
+    def depth(self) -> int:
+        """Most buffers that were down at once."""
+        return int(self.registers[7])
 
     @property
     def offsets(self) -> Offsets:
@@ -144,9 +150,10 @@ class Searcher:
         self.duration = problem.death - problem.birth + 1
         self.degree = np.diff(self.near_ptr)
         self.weight = np.zeros(c.count)
-        self.random = np.random.default_rng(seed)
+        self.draws = Drawer(seed)
         self.restarts = 0
         self.unit_steps = max(200, 2 * n)
+        self.patience = max(100, n)
         # a step takes about as many microseconds, compiled: its units of work
         self.cost = 1 + int((len(self.near) + 4 * len(self.members)) / n / 60)
         self.slice = max(20, (20_000 if COMPILED else 300) // self.cost)
@@ -166,19 +173,17 @@ class Searcher:
         rank[order] = np.arange(self.count)
         return Run(self, capacity, rank, focus, focused)
 
-    def next_run(self, capacity: int) -> Run:
-        """A short run's order: crowding, duration, size and neighbours weighed at random, failures counted in."""
-        r = self.random
-        w = r.dirichlet([0.7, 0.5, 1.0])
-        noise, crowd, learned = r.choice([0.05, 0.05, 0.05, 0.25]), r.choice([0.0, 3.0, 30.0]), r.choice([0.0, 0.1, 0.3, 1.0])
+    def next_run(self, capacity: int, draw: Draw) -> Run:
+        """A short run's order: crowding, duration, size and neighbours weighed as drawn, failures counted in."""
+        w = draw.weights
         top = float(self.weight.max())
-        focus, load = self.crowded(self.load / self.load.max() + learned * self.weight / (top or 1.0))
-        key = (crowd * np.log(load) + w[0] * np.log(self.duration) / 5 + w[1] * np.log(self.need) / 5
-               + w[2] * np.log(self.degree + 1) / 2 + noise * r.random(self.count))
+        focus, load = self.crowded(self.load / self.load.max() + draw.learned * self.weight / (top or 1.0))
+        key = (draw.crowd * np.log(load) + w[0] * np.log(self.duration) / 5 + w[1] * np.log(self.need) / 5
+               + w[2] * np.log(self.degree + 1) / 2 + draw.noise * self.draws.random.random(self.count))
         rank = np.empty(self.count, dtype=np.int64)
         rank[np.argsort(-key, kind="stable")] = np.arange(self.count)
         self.restarts += 1
-        return Run(self, capacity, rank, focus, focused=self.restarts % 4 != 0)
+        return Run(self, capacity, rank, focus, draw.focused)
 
     def fits(self, capacity: int, steps: int, clock: Clock) -> tuple[int, Offsets | None]:
         """Spend ``steps`` on one question: the proving run goes on, then short runs."""
@@ -194,9 +199,13 @@ class Searcher:
             return code, run.offsets if code == FOUND else None
         left = steps - min(proof, steps // 2)
         while left > 0 and not clock.over():
-            most = self.unit_steps * (4 if self.restarts % 4 == 3 else 1)
-            short = self.next_run(capacity)
-            code = short.go_on(most, clock)
+            draw = self.draws.next()
+            short = self.next_run(capacity, draw)
+            code, depth = OPEN, -1
+            while code == OPEN and short.depth > depth and not clock.over():  # as long as it gets further
+                depth = short.depth
+                code = short.go_on(self.patience, clock)
+            self.draws.tell(draw, short.depth / self.count)
             left -= max(int(short.registers[5]), 1)
             failed = short.cliques[2]
             self.weight = 0.9 * self.weight + failed / max(int(failed.sum()), 1)

@@ -138,7 +138,8 @@ def search_steps(
     frames: I64,  # rows: from clique, to clique, parent, next part, last part, buffer, trail mark, parts mark, end of moves
     parts: I64, trail: I64, registers: I64, capacity: int, focused: bool, steps: int,
 ) -> int:
-    """Go on searching for at most ``steps`` choices; ``registers``: state, frame, frames, trail, parts, choices."""
+    """Go on searching for at most ``steps`` choices; ``registers``: state, frame, frames, trail, parts, choices,
+    buffers down, most buffers down at once."""
     first, last, need, align, limit = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]
     at, low, placed, rank, focus, exact = buffers[5], buffers[6], buffers[7], buffers[8], buffers[9], buffers[10]
     walled = walls.shape[1] > 0
@@ -147,6 +148,7 @@ def search_steps(
     f_last, f_buffer, f_mark, f_parts, f_moved = frames[4], frames[5], frames[6], frames[7], frames[8]
     p_from, p_to = parts[0], parts[1]
     t_key, t_value = trail[0], trail[1]
+    down, most = registers[6], registers[7]
     n = buffers.shape[1]
     state, cur, top, tt, pt = registers[0], registers[1], registers[2], registers[3], registers[4]
     room = trail.shape[1] - 2 * n - 16
@@ -220,6 +222,8 @@ def search_steps(
             f_mark[cur] = tt
             f_parts[cur] = pt
             placed[b] = 1
+            down += 1
+            most = max(most, down)
             t_key[tt] = 2 * n + b
             tt += 1
             for s in range(first[b], last[b] + 1):
@@ -311,6 +315,7 @@ def search_steps(
                 else:
                     b = key - 2 * n
                     placed[b] = 0
+                    down -= 1
                     for s in range(first[b], last[b] + 1):
                         rest[s] += need[b]
                         if s > first[b]:
@@ -361,4 +366,5 @@ def search_steps(
             cur = p
     registers[0], registers[1], registers[2], registers[3], registers[4] = state, cur, top, tt, pt
     registers[5] += count
+    registers[6], registers[7] = down, most
     return result

@@ -26,24 +26,15 @@ def auto(problem: Problem, budget: Budget, target: int = 0) -> Found:
     try:
         if best.offer(first_placed(best, Placer(problem, FEW))):
             return best.offsets, proved
-        pairs = pair_count(problem)
-        small = searchable(problem)
-        if small:
-            # a short exact search often reaches the bound before other orders do
-            offsets, proved = refine(problem, best.offsets, best.clock.share(0.03), budget.seed, target)
-            best.goal = max(best.goal, proved)
-            if best.offer(offsets):
-                return best.offsets, min(proved, best.height)
-        if pairs > MANY_PAIRS:
+        if pair_count(problem) > MANY_PAIRS:
             return best.offsets, proved
         placer = Placer(problem)
-        if small:
-            for order, fit in _QUICK:
-                found = best.place(placer, order_of(problem, order), fit)
-                if found is None or best.offer(found):
-                    return best.offsets, min(proved, best.height)
-            offsets, low = refine(problem, best.offsets, best.clock.share(0.9), budget.seed + 1, target)
-            proved = max(proved, low)
+        for order, fit in _QUICK:  # cheap beside any search, and often enough
+            found = best.place(placer, order_of(problem, order), fit)
+            if found is None or best.offer(found):
+                return best.offsets, proved
+        if searchable(problem):
+            offsets, proved = refine(problem, best.offsets, best.clock.share(0.9), budget.seed, target)
             best.goal = max(best.goal, proved)
             best.offer(offsets)
         improve_from(best, placer, budget.seed, share=0.8)
