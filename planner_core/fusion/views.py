@@ -108,6 +108,14 @@ def _paths(graph: Graph) -> _Paths:
     return _Paths(np.asarray(shown, np.int64), np.asarray(of, np.int64), list(index))
 
 
+def _span(first: str, last: str) -> str:
+    """Neighbours as one: ``layers.3 … 7`` within one parent."""
+    if first == last:
+        return first
+    parent, _, leaf = last.rpartition(".")
+    return f"{first} … {leaf if parent and parent == first.rpartition('.')[0] else last}"
+
+
 def module_counts(graph: Graph, deepest: int = 12) -> list[int]:
     """How many groups ``modules`` makes at depth 1, 2, … down to the longest path (``deepest`` at most)."""
     paths = _paths(graph)
@@ -130,7 +138,7 @@ def modules(graph: Graph, depth: int = 2, most: int | None = None) -> Modules:
     if most is not None and len(names) > most:
         run = run * most // len(names)
         bounds = [-(-k * len(names) // most) for k in range(most + 1)]
-        names = [names[a] if b - a == 1 else f"{names[a]} … {names[b - 1]}" for a, b in pairwise(bounds)]
+        names = [_span(names[a], names[b - 1]) for a, b in pairwise(bounds)]
     group = np.full(len(graph), -1, np.int64)
     group[paths.shown] = run
     src, dst, nbytes = _flows(graph, group)

@@ -18,7 +18,7 @@ from rlx_viz.snapshot_tables.tensors import NONE, family_codes
 
 __all__ = ["MOST_DRAWN", "MOST_GROUPS", "graph_tables", "node_bytes"]
 
-MOST_GROUPS = 150
+MOST_GROUPS = 100
 CLEAR_GROUPS = 38
 """Groups whose names can be read at one glance."""
 MOST_DRAWN = 50_000

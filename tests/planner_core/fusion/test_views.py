@@ -69,7 +69,7 @@ def test_neighbours_are_joined_where_there_are_too_many() -> None:
     g = named(*[f"layers.{i}.{op}" for i in range(9) for op in "ab"])
     assert module_counts(g) == [2, 10]
     m = modules(g, 2, most=5)
-    assert list(m.names) == ["x … layers.0", "layers.1 … layers.2", "layers.3 … layers.4", "layers.5 … layers.6", "layers.7 … layers.8"]
+    assert list(m.names) == ["x … layers.0", "layers.1 … 2", "layers.3 … 4", "layers.5 … 6", "layers.7 … 8"]
     assert m.count.tolist() == [3, 4, 4, 4, 4]
     assert list(modules(g, 2, most=10).names) == list(modules(g, 2).names)
     for wrong in ({"depth": 0}, {"most": 0}):
