@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Array
+from planner_core.memory import NO_SLOT
 from runtime.command_list import CommandList, Operand, Role, Scratch, Thunk
 from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunks.host import CustomOp
@@ -34,11 +35,11 @@ FROM_OUTSIDE = frozenset((-1,))
 
 
 class Audit:
-    """One audited run of a command list; the executor calls the steps in order. ``loaded_weights``: the spans of the
-    weight buffer that params were written to."""
+    """One audited run of a command list; the executor calls the steps in order. ``written``: the
+    spans that params were written to."""
 
     def __init__(self, commands: CommandList, arena: Array, weights: Array, scratch: Scratch,
-                 loaded_weights: Iterable[tuple[int, int]]) -> None:
+                 written: Iterable[tuple[str, int, int]]) -> None:
         self.commands = commands
         self.buffers = {"arena": arena, "weights": weights}
         self.shadow: dict[str, Array] = {}
@@ -46,7 +47,7 @@ class Audit:
         self.mirror = Mirror(self.buffers)
         self.held = {space: SpanMap() for space in self.buffers}
         """What is defined: the nodes that may have written it."""
-        self._loaded_weights = tuple(loaded_weights)
+        self._written = tuple(written)
         known: Provenance | None = commands.provenance
         self._values = None if known is None else Values(commands, known)
         self._slots = Slots(commands.slots)
@@ -73,19 +74,18 @@ class Audit:
         sides: list[tuple[Sequence[Operand], Sequence[int]]] = [
             ([b.operand for b in c.inputs], known.graph.inputs if known else ()),
             ([b.operand for b in c.params], known.graph.params if known else ()),
-            ([k.operand for k in c.constants], [n.id for n in known.graph.nodes if n.op.name == "Constant"
-                                                and known.plan.space[n.id] != 2] if known else ())]
+            ([k.operand for k in c.constants], [n for n in known.graph.of("Constant") if known.plan.space[n] != NO_SLOT] if known else ())]
         for operands, nodes in sides:
             for k, o in enumerate(operands):
                 self.held[o.space].put(o.offset, o.offset + o.nbytes, frozenset((nodes[k],)) if k < len(nodes) else FROM_OUTSIDE)
-        there = SpanMap()
-        for a, b in self._loaded_weights:
-            there.put(a, b, True)
+        there = {space: SpanMap() for space in self.buffers}
+        for space, a, b in self._written:
+            there[space].put(a, b, True)
         for p in c.params:
-            if p.operand.space == "weights":
-                for a, b, found in [*there.pieces(p.operand.offset, p.operand.offset + p.operand.nbytes)]:
-                    if found is None:
-                        self.held["weights"].clear(a, b)
+            space, start, end = p.operand.span
+            for a, b, found in [*there[space].pieces(start, end)]:
+                if found is None:
+                    self.held[space].clear(a, b)
 
     def before(self, i: int) -> None:
         """Retire slots that died, check what thunk i reads and where it writes, poison what it must write."""

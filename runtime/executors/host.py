@@ -66,7 +66,7 @@ class WeightBuffer:
         self.data = aligned_buffer(nbytes)
         self.lock = threading.Lock()
         self.missing: list[str] = []
-        self.written: set[tuple[int, int]] = set()
+        self.written: set[tuple[str, int, int]] = set()
         self.version = 0
 
 
@@ -203,8 +203,7 @@ class HostExecutor:
         store = self._store
         with store.lock:
             np.copyto(self.view(p.operand), array, casting="unsafe")
-            if p.operand.space == "weights":
-                store.written.add((p.operand.offset, p.operand.offset + p.operand.nbytes))
+            store.written.add(p.operand.span)
             store.version += 1  # what is computed from weights alone is computed again, by every sharer
             if name in store.missing:
                 store.missing.remove(name)

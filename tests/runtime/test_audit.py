@@ -103,8 +103,12 @@ def test_write_outside_the_span_is_caught() -> None:
 
     commands.thunks[1].run = run
     executor._calls[1] = (commands.thunks[1], executor._calls[1][1], 0)
-    with pytest.raises(SanitizeError, match=rf"thunk 1 .*%2 Activation 'b'.* byte {dst.offset + dst.nbytes + 3} changed"):
+    with pytest.raises(SanitizeError, match=rf"thunk 1 .*%2 Activation 'b'.* byte {dst.offset + dst.nbytes + 3} changed") as caught:
         executor.run(FEED, sanitize=True)
+    e = caught.value
+    assert (e.thunk, e.label, e.node, e.field) == (1, "mutant", "%2 Activation 'b'", "")
+    assert (e.space, e.offset) == ("arena", dst.offset + dst.nbytes + 3)
+    assert "lowering of %2 Activation 'b'" in e.blame
 
 
 def test_guard_of_an_input_is_watched() -> None:
