@@ -16,7 +16,9 @@ from planner_core.ir import Graph
 from rlx_viz.compare import Comparison, compare, comparing
 from rlx_viz.report import write_report
 from rlx_viz.snapshot import snapshot
+from rlx_viz.snapshot_tables.caches import with_cache
 from rlx_viz.version import VERSION
+from runtime.caches.base import CacheBase
 from runtime.compile import Compilation, CompileOptions, compile_graph
 
 if TYPE_CHECKING:
@@ -36,11 +38,14 @@ def compile(  # the name users look for
     **plan_options: Any,
 ) -> Compilation:
     """A model (file, ONNX model in memory, graph, or compilation to change) planned for a target (default: cpu, or
-    the compilation's own) with the given plan options. A compilation's dims are bound already.
+    the compilation's own) with the given plan options. A compilation's dims are bound already. Of a compile cache, its
+    entry with the largest arena.
 
     Errors: ``ImportModelError`` for a file that can't be read, ``UnboundDimError`` for dims without a value,
     ``PlanError`` for an option that doesn't exist or a plan that can't be made.
     """
+    if isinstance(model, CacheBase):
+        model = model.largest()
     if isinstance(model, Compilation):
         if dims or shapes:
             raise RlxError("a Compilation has its dims bound; compile the graph or the file again with other ones")
@@ -83,6 +88,8 @@ def report(
 
     compilation = compile(model, **kw)
     doc = with_whatif(snapshot(compilation, name=_name(model), redact=redact), compilation, whatif)
+    if isinstance(model, CacheBase):
+        doc = with_cache(doc, model)
     other = None
     if compare is not None:
         other = _compare(compilation, compare, redact=redact).document()
@@ -93,7 +100,8 @@ def explore(
     model: str | Path | Graph | Compilation | Any, *, compare: Any = None, state: Mapping[str, Any] | None = None,
     redact: bool = False, whatif: bool = True, **kw: Any,
 ) -> Explorer:
-    """The live explorer, for a notebook cell's last line (arguments as for ``compile``).
+    """The live explorer, for a notebook cell's last line (arguments as for ``compile``). A compile cache shows what
+    happened in it so far beside the plan of its largest entry; ``explorer.refresh()`` shows what happened since.
 
     Switching an option there plans again and redraws; ``explorer.selection`` is the selected tensor. ``compare``: a
     second model, options or another tool's CSV, as for ``compare``; it stays while the first is changed. ``state``:
@@ -101,7 +109,7 @@ def explore(
     """
     from rlx_viz.explorer import Explorer, Live
 
-    live = Live(compile(model, **kw), _name(model), redact)
+    live = Live(compile(model, **kw), _name(model), redact, model if isinstance(model, CacheBase) else None)
     other = None
     if compare is not None:
         other = comparing(live.start, compare, redact)

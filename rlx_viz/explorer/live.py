@@ -11,6 +11,8 @@ from planner_core.memory import Target
 from planner_core.options import options_of
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.snapshot import snapshot
+from rlx_viz.snapshot_tables.caches import with_cache
+from runtime.caches.base import CacheBase
 from runtime.compile import Compilation, CompileOptions
 
 __all__ = ["Live", "Picture"]
@@ -30,8 +32,8 @@ class Live:
     Stages are reused from the last picture, so a plan option after a fusion option does not fuse again.
     """
 
-    def __init__(self, start: Compilation, name: str = "", redact: bool = False) -> None:
-        self.start, self.name, self.redact = start, name, redact
+    def __init__(self, start: Compilation, name: str = "", redact: bool = False, cache: CacheBase | None = None) -> None:
+        self.start, self.name, self.redact, self.cache = start, name, redact, cache
         self._base = {_presets(start): _values(start)}
         self._last = start
 
@@ -51,7 +53,7 @@ class Live:
             if row["name"] == "target":
                 row["default"] = self.start.options.target.value
                 row["changed"] = row["value"] != row["default"]
-        return Picture(doc, made)
+        return Picture(doc if self.cache is None else with_cache(doc, self.cache), made)
 
     def compile(self, options: Mapping[str, object]) -> Compilation:
         """The start under those options, equal to ``start.with_options(**options)``."""

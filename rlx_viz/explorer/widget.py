@@ -170,6 +170,10 @@ class Explorer(anywidget.AnyWidget):
         """The options of one of the document's presets; every other change is taken back. ``RlxError`` lists them."""
         self._change(self._preset(name))
 
+    def refresh(self) -> None:
+        """Plan and show the same options again: with what a compile cache did since. No step to undo."""
+        self._now(dict(self._options))
+
     def undo(self) -> bool:
         """The options before the last change; False when there was none."""
         return self._travel(back=True)

@@ -22,7 +22,7 @@ TEXTS = {
     "counterfactuals": ("option", "value"),
 }
 """Columns that point into the string table, of the tables that a sample keeps."""
-WHOLE = ("occupancy", "groups", "group_edges", "savings", "counterfactuals")
+WHOLE = ("occupancy", "groups", "group_edges", "savings", "counterfactuals", "cache_entries", "cache_events")
 FOLLOWED = {
     "edges": ("src", "dst"), "extensions": ("node", "cause"), "counterfactual_nodes": ("node",), "layout": (), "match": (),
 }

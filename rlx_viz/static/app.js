@@ -3,6 +3,7 @@
 import { ArenaView } from "./arena.js";
 import { CommandsView } from "./commands.js";
 import { CompareView } from "./compare.js";
+import { CachesView } from "./caches.js";
 import { attachLegend, Controls, flipWeights } from "./controls.js";
 import { DetailsView } from "./details.js";
 import { el } from "./dom.js";
@@ -91,7 +92,8 @@ export function mount(place, api) {
   const commands = new CommandsView(store, api.run);
   const waterfall = new WaterfallView(store, flip);
   const compare = new CompareView(store, active, { pin });
-  const views = { occupancy, gantt, arena, fusion, commands, waterfall, compare };
+  const caches = new CachesView(store);
+  const views = { occupancy, gantt, arena, fusion, commands, waterfall, compare, caches };
   const all = Object.values(views);
   const plots = [occupancy, gantt, arena, fusion, ...compare.plots];
   const details = new DetailsView(store, flip, (node) => showSource(node));
@@ -196,6 +198,7 @@ export function mount(place, api) {
         match: null, error: api.status?.().error ?? "", other: (await api.other?.()) ?? null });
       if (!loaded) {
         if (root.clientWidth >= WIDE && (snap.table("layout") || snap.table("groups"))) usual = flipView(usual, "fusion");
+        if (snap.table("cache_entries")) usual = flipView(usual, "caches");
         store.set({ open: usual });
         const saved = api.savedView?.();
         if (saved) {

@@ -10,7 +10,7 @@ const KEYS = [
   ["← → ↑ ↓", "pan · in a list: choose · on a splitter: move it"],
   ["+ −", "zoom steps"],
   ["[ ]", "zoom rows, bytes or layers"],
-  ["1 … 7", "show or hide a view"],
+  ["1 … 8", "show or hide a view (8: of a compile cache)"],
   ["m, double click on a title", "fill the space with one view"],
   ["j k", "next, previous tensor"],
   ["f", "zoom to the selected tensor"],

@@ -13,6 +13,7 @@ export const PLACES_OF_VIEWS = [
   { name: "commands", title: "Commands", key: "5", column: 1 },
   { name: "waterfall", title: "Savings", key: "6", column: 1 },
   { name: "compare", title: "Compare", key: "7", column: 1 },
+  { name: "caches", title: "Cache", key: "8", column: 1 },
 ];
 
 /** Share of a part that nobody resized. */
@@ -45,14 +46,21 @@ export class Layout {
       onclick: () => store.set({ open: flipView(store.state.open, place.name), maximised: "" }),
     }, place.title));
     this.bar = el("nav", { class: "rlx-tabs", "aria-label": "Views" }, ...this.tabs);
-    this.blank = el("p", { class: "rlx-blank rlx-no-views" }, "All views are closed. Open one above, or press 1 to 7.");
+    this.blank = el("p", { class: "rlx-blank rlx-no-views" }, "All views are closed. Open one above, or press 1 to 8.");
     this.element.append(this.blank);
     this.shown = "";
     this.stop = store.on((changed) => {
       if (changed.has("open") || changed.has("maximised")) this.arrange();
       if (changed.has("sizes")) this.share();
+      if (changed.has("snap")) this.offer();
     });
     this.arrange();
+  }
+
+  /** A model's document has no cache to show. */
+  offer() {
+    const { snap } = this.store.state;
+    for (const tab of this.tabs) if (tab.dataset.open === "caches") tab.hidden = !snap?.table("cache_entries");
   }
 
   /** Give every part its share of the space. */

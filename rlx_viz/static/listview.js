@@ -11,6 +11,8 @@ export class ListView {
     this.drawn = 0;
     this.axis = false;
     this.stale = true;
+    /** Below this width the header takes two lines. */
+    this.slimBelow = 560;
     this.note = el("span", { class: "rlx-note" });
     this.tools = el("span", { class: "rlx-view-tools" });
     this.grow = el("button", {
@@ -24,7 +26,7 @@ export class ListView {
     this.body = el("div", { class: "rlx-plot rlx-list" }, this.content, this.twin);
     this.element = el("section", { class: `rlx-view rlx-view-${options.name}`, "aria-label": options.title, "data-view": options.name },
       el("header", {}, this.heading, this.note, this.tools, this.grow), this.body);
-    this.resizing = new ResizeObserver(() => this.element.classList.toggle("rlx-slim", this.body.clientWidth < 560));
+    this.resizing = new ResizeObserver(() => this.element.classList.toggle("rlx-slim", this.body.clientWidth < this.slimBelow));
     this.resizing.observe(this.body);
     this.stop = store.on((changed) => this.update(changed));
   }

@@ -10,6 +10,7 @@ from typing import Any
 
 from planner_core.ir import Array
 from runtime.caches.stats import CacheEvent, CacheLog, EntryStats, Totals, entries_frame
+from runtime.compile import Compilation
 from runtime.errors import RunError
 from runtime.session import CompiledGraph, Device, PrecisionPolicy, Session
 
@@ -183,6 +184,18 @@ class CacheBase:
             if target.share_params_from(other):
                 return source
         return None
+
+    def largest(self) -> Compilation:
+        """The resident entry with the largest arena, with every stage. ``RunError`` if none has them: nothing is
+        compiled, or all came from disk."""
+        with self._lock:
+            found = [e for e in self._entries.values() if e.compilation is not None]
+        if not found:
+            raise RunError(f"{type(self).__name__}: nothing compiled is resident"
+                           + (", only entries from disk, which have no stages to show" if self._entries else ""))
+        made = max(found, key=lambda e: e.arena_bytes).compilation
+        assert made is not None
+        return made
 
     # --- all of it --------------------------------------------------------------------------------
 
