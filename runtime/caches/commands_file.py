@@ -137,4 +137,5 @@ def _read(v: dict[str, Any], blob: bytes | memoryview) -> CommandList:
     arena, weights, scratch = v["sizes"]
     return CommandList(name=v["name"], thunks=tuple(thunks), node_of=tuple(v["node_of"]), arena_size=arena,
                        weights_size=weights, scratch_bytes=scratch, constants=constants, slots=slots,
-                       node_names=tuple(v["node_names"]), static_nodes=frozenset(v["static_nodes"]), **sides)
+                       node_names=tuple(v["node_names"]), static_nodes=frozenset(v["static_nodes"]),
+                       inputs=sides["inputs"], outputs=sides["outputs"], params=sides["params"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from planner_core.ir import DType, TensorData
 from runtime.command_list.operand import Operand
 from runtime.command_list.thunk import Thunk
+
+if TYPE_CHECKING:
+    from runtime.command_list.provenance import Provenance
 
 __all__ = ["Binding", "CommandList", "Constant", "SlotLife"]
 
@@ -67,7 +70,7 @@ class CommandList:
     node_names: tuple[str, ...]
     static_nodes: frozenset[int] = frozenset()
     """Nodes computed from params and constants alone, in slots of their own: made in the first run, then kept."""
-    provenance: Any = field(default=None, repr=False, compare=False)
+    provenance: Provenance | None = field(default=None, repr=False, compare=False)
     """For audits: the ``Provenance`` of the list, or None where it was written by hand or read from a file."""
 
     def __len__(self) -> int:
