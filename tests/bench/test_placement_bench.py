@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from planner_core.memory.placement import Problem, Solution, first_fit, jit, solve
+from planner_core import zoo
+from planner_core.memory import PlanOptions, plan_graph
+from planner_core.memory.placement import Problem, Solution, available, first_fit, jit, solve
 from planner_core.memory.placement.fit import place_plain
 from planner_core.memory.placement.greedy import order_of
+from tests.bench.placement_families import chain, packing, training
 from tests.planner_core.memory.placement.problems import wide
 
 pytestmark = pytest.mark.bench
@@ -40,6 +43,7 @@ def compiled() -> float:
     """Everything compiled (or loaded from numba's cache) before the first figure; the seconds that took."""
     start = time.perf_counter()
     solve(wide(3000, 20), "auto", work=200_000)
+    solve(wide(1000, 600), "auto", work=200_000)  # dense: the tree
     first_fit(wide(20_000, 4))
     return time.perf_counter() - start
 
@@ -110,6 +114,63 @@ def test_pangu_in_two_seconds(benchmark: BenchmarkFixture) -> None:
     s = measured(benchmark, load("pangu_2.6B"), "auto", 2.0)
     assert s.ratio <= 1.0076
     assert s.seconds <= 2.0 * 1.1 * SLACK
+
+
+@needs_folder
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("strategy", [s for s in ("auto", "improve", "windowed", "boxed", "cp_sat") if s in available()])
+def test_the_deadline(benchmark: BenchmarkFixture, strategy: str, seconds: float) -> None:
+    """Within 10 % of its seconds from the call to the checked result, on the largest problem."""
+    p = load("pangu_2.6B")
+    start = time.perf_counter()
+    measured(benchmark, p, strategy, seconds)
+    benchmark.extra_info["late"] = late = (time.perf_counter() - start) / seconds - 1
+    assert late <= 0.1 * SLACK
+
+
+@pytest.mark.parametrize("count", [100, 150, 200, 250, 300, 375, 450])
+@pytest.mark.parametrize("seed", range(3))
+def test_new_packings_at_capacity(benchmark: BenchmarkFixture, count: int, seed: int) -> None:
+    """Rectangles cut up, no byte to spare at any step, with 25 s each: the figures say how many are solved. All are
+    within 1.35 × their height, first fit being at up to 1.5."""
+    s = measured(benchmark, packing(1000 * seed + count, count), "auto", 25.0, CAPACITY)
+    benchmark.extra_info["solved"] = s.arena_size <= CAPACITY
+    assert s.arena_size <= 1.35 * CAPACITY
+
+
+FAMILIES = {f"{make.__name__}-{size}": (make, size)
+            for make, sizes in ((chain, (30, 300, 1500)), (training, (20, 60, 120))) for size in sizes}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_networks_are_certified(benchmark: BenchmarkFixture, compiled: float, family: str) -> None:
+    """Chains with skips and training steps of up to 1,500 buffers: at the bound, in 50 ms (the median of four)."""
+    make, size = FAMILIES[family]
+    took = []
+    for seed in range(4):
+        s = measured_once(make(seed, size))
+        took.append(s.seconds)
+        assert s.proven
+    benchmark.extra_info["seconds"] = took
+    benchmark.pedantic(lambda: None, rounds=1)
+    assert sorted(took)[1] <= 0.05 * SLACK
+
+
+def measured_once(problem: Problem) -> Solution:
+    return solve(problem, "auto", seconds=10.0)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_the_zoo_is_certified(benchmark: BenchmarkFixture, compiled: float, name: str) -> None:
+    """Every zoo model's default graph: at the bound, in 50 ms."""
+    graphs = zoo.build(name)
+    for g in graphs if isinstance(graphs, tuple) else (graphs,):
+        p = plan_graph(g, PlanOptions.for_target("cpu", g)).problem()
+        s = min((measured_once(p) for _ in range(3)), key=lambda s: s.seconds)
+        benchmark.extra_info |= {"buffers": len(p), "seconds": s.seconds}
+        assert s.proven
+        assert s.seconds <= 0.05 * SLACK
+    benchmark.pedantic(lambda: None, rounds=1)
 
 
 @pytest.mark.parametrize("how", ["compiled", "plain"])

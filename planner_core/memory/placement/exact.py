@@ -65,7 +65,7 @@ class Run:
                                  (capacity - s.exact) // s.align * s.align, s.floor, s.floor, zero, rank, focus,
                                  s.exact])
         self.cliques = np.stack([s.load, s.crossings, np.zeros(cliques, dtype=np.int64),
-                                 np.zeros(cliques, dtype=np.int64)])
+                                 s.member_ptr[:-1]])
         # a frame a choice and part; parts of a frame are cliques that end there: at most two a choice over all
         self.frames = np.zeros((9, 2 * n + cliques + 8), dtype=np.int64)
         self.parts = np.zeros((2, 2 * n + 2 * cliques + 8), dtype=np.int64)

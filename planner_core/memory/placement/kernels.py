@@ -13,7 +13,7 @@ from planner_core.memory.problem import I64
 
 I32 = npt.NDArray[np.int32]
 
-__all__ = ["bytes_above", "clear_of_walls", "fill_neighbours", "place_in_order", "search_steps"]
+__all__ = ["bytes_above", "clear_of_walls", "fill_neighbours", "overflows", "place_in_order", "search_steps"]
 
 FAR = np.int64(1 << 62)
 
@@ -129,9 +129,31 @@ def bytes_above(lowest: Any, s: int, wall_ptr: I64, walls: I64) -> Any:
 
 
 @kernel
+def overflows(
+    s: int, rest: I64, capacity: int, low: I64, placed: I64, witness: I64, members: I64, member_ptr: I64, walled: bool,
+    side_ptr: I64, sides: I64,
+) -> bool:
+    """Whether clique ``s`` has too little room: from the lowest start of its unplaced members on, for all of them (and
+    its walls). One member that starts low enough says no: it is remembered as the witness and asked first, so that
+    most answers look at one member."""
+    room = capacity - rest[s]
+    q = witness[s]
+    for _ in range(member_ptr[s], member_ptr[s + 1]):
+        i = members[q]
+        if not placed[i] and low[i] <= room and (
+                not walled or low[i] + bytes_above(low[i], s, side_ptr, sides) <= room):
+            witness[s] = q
+            return False
+        q += 1  # on from there, not from the first: what lies before is mostly placed
+        if q == member_ptr[s + 1]:
+            q = member_ptr[s]
+    return True
+
+
+@kernel
 def search_steps(
     buffers: I64,  # rows: first clique, last clique, need, alignment, highest offset, at, low, placed, rank, focus, exact need
-    cliques: I64,  # rows: bytes to place, crossings, failures, stale
+    cliques: I64,  # rows: bytes to place, crossings, failures, witness
     members: I64, member_ptr: I64, near: I32, near_ptr: I64, by_first: I64, first_ptr: I64,
     wall_ptr: I64, walls: I64,  # per buffer: fixed buffers live with it, rows start and end
     side_ptr: I64, sides: I64,  # the same per clique
@@ -143,7 +165,7 @@ def search_steps(
     first, last, need, align, limit = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]
     at, low, placed, rank, focus, exact = buffers[5], buffers[6], buffers[7], buffers[8], buffers[9], buffers[10]
     walled = walls.shape[1] > 0
-    rest, cross, failures, stale = cliques[0], cliques[1], cliques[2], cliques[3]
+    rest, cross, failures, witness = cliques[0], cliques[1], cliques[2], cliques[3]
     f_from, f_to, f_parent, f_next = frames[0], frames[1], frames[2], frames[3]
     f_last, f_buffer, f_mark, f_parts, f_moved = frames[4], frames[5], frames[6], frames[7], frames[8]
     p_from, p_to = parts[0], parts[1]
@@ -228,7 +250,6 @@ def search_steps(
             tt += 1
             for s in range(first[b], last[b] + 1):
                 rest[s] -= need[b]
-                stale[s] = 1
                 if s > first[b]:
                     cross[s] -= 1
             f_moved[cur] = tt
@@ -256,25 +277,16 @@ def search_steps(
                             ok = False
                             failures[first[c]] += 1
                             break
-                        for s in range(first[c], last[c] + 1):
-                            stale[s] = 1
                         left = min(left, first[c])
                         right = max(right, last[c])
             f_moved[cur] = tt
-            for s in range(left, right + 1):
-                if not stale[s]:
-                    continue
-                stale[s] = 0
-                if ok and rest[s] > 0:
-                    lowest = FAR
-                    for q in range(member_ptr[s], member_ptr[s + 1]):
-                        i = members[q]
-                        if not placed[i] and low[i] < lowest:
-                            lowest = low[i]
-                    if lowest + rest[s] > capacity or (
-                            walled and lowest + rest[s] + bytes_above(lowest, s, side_ptr, sides) > capacity):
+            if ok:
+                for s in range(left, right + 1):
+                    if rest[s] > 0 and overflows(s, rest, capacity, low, placed, witness, members, member_ptr, walled,
+                                                 side_ptr, sides):
                         ok = False
                         failures[s] += 1
+                        break
             if not ok:
                 state = 2
                 continue
@@ -341,13 +353,7 @@ def search_steps(
             low[b] = lowest
             if ok:
                 for s in range(first[b], last[b] + 1):
-                    lowest = FAR
-                    for q in range(member_ptr[s], member_ptr[s + 1]):
-                        i = members[q]
-                        if not placed[i] and low[i] < lowest:
-                            lowest = low[i]
-                    if lowest + rest[s] > capacity or (
-                            walled and lowest + rest[s] + bytes_above(lowest, s, side_ptr, sides) > capacity):
+                    if overflows(s, rest, capacity, low, placed, witness, members, member_ptr, walled, side_ptr, sides):
                         ok = False
                         failures[s] += 1
                         break

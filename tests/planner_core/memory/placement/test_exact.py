@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from planner_core.errors import PlanError
 from planner_core.memory import lower_bound
 from planner_core.memory.placement import Budget, Problem, Solution, available, compare, first_fit, solve
+from planner_core.memory.placement.boxed import boxes
 from planner_core.memory.placement.clock import Clock
+from planner_core.memory.placement.draws import Drawer
 from planner_core.memory.placement.exact import IMPOSSIBLE, OPEN, Searcher
 from planner_core.memory.placement.improve import IDEAL_PAIRS, layers
-from planner_core.memory.placement.structure import pair_count, subproblem
+from planner_core.memory.placement.structure import pair_count, subproblem, with_fixed
+from planner_core.memory.placement.windowed import window
 from tests.planner_core.memory.placement.problems import apart, brute_force, problems, wide
 
 GAP = Problem(*(np.asarray(c, dtype=np.int64) for c in (
@@ -78,7 +81,7 @@ def test_tight_packings_are_found(name: str, seed: int) -> None:
     assert first_fit(p).max() > 0 and p.height(first_fit(p)) > 240
 
 
-@pytest.mark.parametrize("name", ["exact", "auto", "improve"])
+@pytest.mark.parametrize("name", ["exact", "auto", "improve", "windowed", "boxed"])
 def test_never_worse_than_first_fit_and_deterministic(name: str) -> None:
     for seed in range(4):
         p = tight(seed, cuts=90, height=997)
@@ -93,7 +96,7 @@ def test_the_seed_matters_only_to_the_search() -> None:
     assert all(lower_bound(p)[0] <= f <= p.height(first_fit(p)) for f in found)
 
 
-@pytest.mark.parametrize("name", ["exact", "auto", "improve"])
+@pytest.mark.parametrize("name", ["exact", "auto", "improve", "windowed", "boxed"])
 def test_cancel_and_interruption_keep_the_best(name: str) -> None:
     """The best so far, and what stays unproven: the bound is below the arena."""
     p = tight(3, cuts=220, height=99_991, steps=60)
@@ -155,6 +158,45 @@ def test_a_run_can_stop_anywhere_and_go_on() -> None:
     assert Searcher(p).first_run(239, False).ended == IMPOSSIBLE
 
 
+def test_draws_gather_around_what_got_far() -> None:
+    """Runs that lean on size get far: draws near them come to dominate every second run; the others stay free."""
+    drawer = Drawer(0)
+    sizes = []
+    for _ in range(400):
+        draw = drawer.next()
+        assert abs(sum(draw.weights) - 1) < 1e-9
+        sizes.append(draw.weights[1])
+        drawer.tell(draw, draw.weights[1])
+    assert np.mean(sizes[201::2]) > 0.8 > 0.5 > np.mean(sizes[200::2])
+    a, b = Drawer(1), Drawer(1)
+    assert [a.next() for _ in range(9)] == [b.next() for _ in range(9)]
+
+
+def test_fixed_walls_are_searched_around() -> None:
+    """A tight packing with a third of its buffers fixed where they belong: found, and never moved."""
+    p = tight(1, cuts=60)
+    whole = solve(p, "exact", work=10_000_000)
+    assert whole.arena_size == 240
+    some = np.random.default_rng(0).random(len(p)) < 0.33
+    held = with_fixed(p, np.where(some, whole.offsets, -1))
+    s = solve(held, "exact", work=10_000_000)
+    assert apart(held, s.offsets)
+    assert (s.arena_size, s.proven) == (240, True)
+    assert first_fit(held)[some].tolist() == whole.offsets[some].tolist()
+
+
+def test_windows_and_boxes_lower_what_they_are_given() -> None:
+    """Not only no worse: each finds something first fit does not."""
+    p = tight(3, cuts=120, height=9973)
+    first = p.height(first_fit(p))
+    assert solve(p, "windowed", work=2_000_000).arena_size < first
+    # three that live long, badly stacked by size, and short ones that need the room in one piece
+    q = Problem.of([0, 0, 4, 0, 8, 2, 6], [9, 3, 9, 1, 9, 5, 7], [5, 7, 8, 6, 6, 4, 4])
+    assert lower_bound(q)[0] <= solve(q, "boxed").arena_size <= q.height(first_fit(q))
+    assert [len(b) for b in boxes(q)] == sorted({len(b) for b in boxes(q)})
+    assert all(len(window(p, first_fit(p), most, np.random.default_rng(0))) >= most for most in (2, 24))
+
+
 def test_layers_are_the_largest_buffers() -> None:
     p = wide(20_000, 60)
     found = layers(p)
@@ -177,12 +219,12 @@ def test_without_numba_the_answers_are_the_same() -> None:
         "from tests.planner_core.memory.placement.test_exact import tight\n"
         "from planner_core.memory.placement import solve, jit\n"
         "assert not jit.COMPILED\n"
-        "for name in ('exact', 'auto', 'improve'):\n"
+        "for name in ('exact', 'auto', 'improve', 'windowed', 'boxed'):\n"
         "    print(solve(tight(0, cuts=24), name, work=20_000, seed=1).offsets.tolist())\n")
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     plain = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     here = [str(solve(tight(0, cuts=24), name, work=20_000, seed=1).offsets.tolist())
-            for name in ("exact", "auto", "improve")]
+            for name in ("exact", "auto", "improve", "windowed", "boxed")]
     assert plain.stdout.splitlines() == here
 
 

@@ -154,6 +154,12 @@ def test_every_strategy_is_documented_and_an_option() -> None:
         assert {fit, *(f"{fit}_{o}" for o in ORDERS if o != "size")} <= set(STRATEGIES)
 
 
+@settings(max_examples=60, deadline=None)
+@given(problems(most=20) | problems(most=20, fixed=True), st.sampled_from(["auto", "improve", "windowed", "boxed", "exact"]))
+def test_searches_are_never_worse_than_first_fit(p: Problem, name: str) -> None:
+    assert solve(p, name, work=WORK).arena_size <= p.height(first_fit_scan(p))
+
+
 def test_bring_your_own_strategy() -> None:
     """A registered function is solved with, compared and an option; a wrong answer is named as its own."""
     @strategy("mine", "Everything in a row.")
