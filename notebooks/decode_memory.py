@@ -100,9 +100,10 @@ cache_figure(rows.entry_stats(), rows.timeline(), "padding of a ladder")
 # %% [markdown]
 # ## Inside one rung
 #
-# The last rung's plan, live: the caches are the long bars, since their rows stay from run to run.
+# The ladder, live: what happened to each rung (view "Cache"), beside the last rung's plan, where the KV caches are the
+# long bars, since their rows stay from run to run.
 
 # %%
 import rlx_viz
 
-rlx_viz.explore(ladder.compiled_for_key(100).compilation)
+rlx_viz.explore(ladder)
