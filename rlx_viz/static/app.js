@@ -90,7 +90,7 @@ export function mount(place, api) {
   const arena = new ArenaView(store, active);
   const fusion = new FusionView(store, active);
   const commands = new CommandsView(store, api.run);
-  const waterfall = new WaterfallView(store, flip);
+  const waterfall = new WaterfallView(store, flip, (name) => options.reveal(name));
   const compare = new CompareView(store, active, { pin });
   const caches = new CachesView(store);
   const views = { occupancy, gantt, arena, fusion, commands, waterfall, compare, caches };

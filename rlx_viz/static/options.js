@@ -87,6 +87,18 @@ export class OptionsView {
     if (typing) this.filter.focus();
   }
 
+  /** Show an option's control and put the keyboard there. @param {string} name */
+  reveal(name) {
+    this.element.open = true;
+    this.filter.value = "";
+    this.sift();
+    const control = [...this.body.querySelectorAll("[data-option]")].find((one) => one.dataset.option === name);
+    const group = control?.closest("details");
+    if (group) group.open = true;
+    control?.scrollIntoView({ block: "center" });
+    control?.focus();
+  }
+
   /** Show the options that the box asks for. */
   sift() {
     const wanted = this.filter.value.trim().toLowerCase();

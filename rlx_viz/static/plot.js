@@ -53,8 +53,6 @@ export class Plot {
     this.lazy = false;
     this.stale = false;
     this.drawn = 0;
-    /** Longest synchronous answer to a pointer move since the last document, for the bench. */
-    this.hovered = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.sharpen = undefined;
     /** @type {Box | null} */

@@ -8,10 +8,14 @@ import { ListView } from "./listview.js";
 /** @typedef {{label: string, kind: number, option: string, bytes: number, from: number, to: number}} Bar */
 
 export class WaterfallView extends ListView {
-  /** @param {import("./store.js").Store} store @param {((name: string, value: unknown) => void) | undefined} request */
-  constructor(store, request) {
+  /**
+   * @param {import("./store.js").Store} store @param {((name: string, value: unknown) => void) | undefined} request
+   * @param {(name: string) => void} reveal  shows an option's control
+   */
+  constructor(store, request, reveal) {
     super(store, { name: "waterfall", title: "Savings" });
     this.request = request;
+    this.reveal = reveal;
     /** @type {Bar[]} */
     this.bars = [];
   }
@@ -56,15 +60,16 @@ export class WaterfallView extends ListView {
     piece.style.left = `${low}%`;
     piece.style.width = `max(${wide}%, ${bar.bytes ? 2 : 0}px)`;
     const option = bar.option ? this.option(bar.option) : undefined;
-    const live = Boolean(this.request && option && option.type === "bool");
+    const live = Boolean(this.request && option);
+    const flag = option?.type === "bool";
     const text = bar.kind === 1 && bar.bytes > 0 ? `+${formatBytes(bar.bytes)}` : formatBytes(bar.bytes);
     const share = bar.kind === 1 && start ? formatShare(toBig(Math.abs(bar.bytes)), toBig(start)) : "";
-    const state = option?.type === "bool" ? (option.value ? "on" : "off") : "";
+    const state = !option ? "" : flag ? (option.value ? "on" : "off") : String(option.value);
     return el("li", { class: bar.bytes === 0 ? "rlx-zero" : null }, el("button", {
       type: "button", class: "rlx-fall-row", "data-saving": at, "data-option": bar.option || null, disabled: bar.option && live ? null : true,
       title: [bar.label, formatExact(bar.bytes), bar.option ? `option ${bar.option}${state ? `, ${state}` : ""}` : "", option?.help ?? "",
-        live ? `Click to switch it ${option.value ? "off" : "on"}.` : bar.option && !this.request ? "Open it with a kernel to switch the option." : ""].filter(Boolean).join("\n"),
-      onclick: () => this.request?.(bar.option, !option.value),
+        live && flag ? `Click to switch it ${option.value ? "off" : "on"}.` : live ? "Click to choose another value." : bar.option && !this.request ? "Open it with a kernel to switch the option." : ""].filter(Boolean).join("\n"),
+      onclick: () => (flag ? this.request?.(bar.option, !option.value) : this.reveal(bar.option)),
     },
     el("span", { class: "rlx-fall-name" }, bar.label, live ? el("em", {}, state) : null),
     el("span", { class: "rlx-fall-track" }, piece),
