@@ -43,7 +43,8 @@ def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
     arena = model.new_int_var(-(-bound // unit), top, "arena")
     times, places, starts = [], [], []
     for k, i in enumerate(busy.tolist()):
-        if k % 64 == 0 and clock.over():
+        # the rest of the model, then the solver's own copy of it, must fit as well
+        if k % 64 == 63 and (clock.over() or not clock.room((now() - started) * (3 * len(busy) / k - 1))):
             return hint, bound
         size, step = int(need[i]) // unit, int(problem.alignment[i]) // unit
         if problem.fixed[i] >= 0:

@@ -1,8 +1,9 @@
 """Owns what a restart of the exact search draws: how it ranks buffers, and which rankings did well so far.
 
 What leads far differs from problem to problem (size in one, lifetime or neighbours in the next), and a run that
-put down most of the buffers before it failed was nearer than one that failed early. So half of the runs are drawn
-anew, the others near one of the best so far: a cross-entropy search (Rubinstein 1999) over a handful of numbers.
+put down most of the buffers before it failed was nearer than one that failed early. So one run in four is drawn
+anew, the others near one of the best so far, until that leads no further: a cross-entropy search (Rubinstein 1999)
+over a handful of numbers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ ELITE = 8
 """Draws remembered as the best."""
 FADING = 0.995
 """What a remembered depth is worth after each further run, so that one lucky run doesn't lead for ever."""
+
+PATIENCE = 250
+"""Runs without a new best depth before all that was learned is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,12 @@ class Drawer:
         self.random = np.random.default_rng(seed)
         self.best: list[tuple[float, Draw]] = []
         self.count = 0
+        self.far, self.since = 0.0, 0
 
     def next(self) -> Draw:
         self.count += 1
         fresh = self._fresh()
-        if not self.best or self.count % 2:
+        if not self.best or self.count % 4 == 1:
             return fresh
         near = self.best[int(self.random.integers(len(self.best)))][1]
         keep = self.random.random(4) < 0.85
@@ -51,6 +56,11 @@ class Drawer:
                     near.focused if keep[3] else fresh.focused)
 
     def tell(self, draw: Draw, depth: float) -> None:
+        self.since += 1
+        if depth > self.far:
+            self.far, self.since = depth, 0
+        elif self.since >= PATIENCE:  # a dead end: start over
+            self.best, self.far, self.since = [], 0.0, 0
         self.best = [(FADING * d, kept) for d, kept in self.best]
         if len(self.best) < ELITE or depth > self.best[-1][0]:
             self.best = sorted([*self.best, (depth, draw)], key=lambda e: -e[0])[:ELITE]

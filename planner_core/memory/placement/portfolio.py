@@ -29,11 +29,12 @@ def auto(problem: Problem, budget: Budget, target: int = 0) -> Found:
         if pair_count(problem) > MANY_PAIRS:
             return best.offsets, proved
         placer = Placer(problem)
-        for order, fit in _QUICK:  # cheap beside any search, and often enough
+        small = searchable(problem)
+        for order, fit in _QUICK if small else _QUICK[:1]:  # cheap beside any search, and often enough
             found = best.place(placer, order_of(problem, order), fit)
             if found is None or best.offer(found):
                 return best.offsets, proved
-        if searchable(problem):
+        if small:
             offsets, proved = refine(problem, best.offsets, best.clock.share(0.9), budget.seed, target)
             best.goal = max(best.goal, proved)
             best.offer(offsets)

@@ -15,7 +15,7 @@ from planner_core.memory import lower_bound
 from planner_core.memory.placement import Budget, Problem, Solution, available, compare, first_fit, solve
 from planner_core.memory.placement.boxed import boxes
 from planner_core.memory.placement.clock import Clock
-from planner_core.memory.placement.draws import Drawer
+from planner_core.memory.placement.draws import PATIENCE, Drawer
 from planner_core.memory.placement.exact import IMPOSSIBLE, OPEN, Searcher
 from planner_core.memory.placement.improve import IDEAL_PAIRS, layers
 from planner_core.memory.placement.structure import pair_count, subproblem, with_fixed
@@ -159,15 +159,19 @@ def test_a_run_can_stop_anywhere_and_go_on() -> None:
 
 
 def test_draws_gather_around_what_got_far() -> None:
-    """Runs that lean on size get far: draws near them come to dominate every second run; the others stay free."""
+    """Runs that lean on size get far: draws near them come to dominate; every fourth stays free. What leads no further is forgotten."""
     drawer = Drawer(0)
     sizes = []
-    for _ in range(400):
+    for _ in range(240):
         draw = drawer.next()
         assert abs(sum(draw.weights) - 1) < 1e-9
         sizes.append(draw.weights[1])
         drawer.tell(draw, draw.weights[1])
-    assert np.mean(sizes[201::2]) > 0.8 > 0.5 > np.mean(sizes[200::2])
+    late = np.arange(120, 240)
+    assert np.mean(np.asarray(sizes)[late[late % 4 != 0]]) > 0.8 > 0.5 > np.mean(np.asarray(sizes)[late[late % 4 == 0]])
+    for _ in range(PATIENCE + 1):
+        drawer.tell(drawer.next(), 0.5)
+    assert max(d for d, _ in drawer.best) <= 0.5
     a, b = Drawer(1), Drawer(1)
     assert [a.next() for _ in range(9)] == [b.next() for _ in range(9)]
 
