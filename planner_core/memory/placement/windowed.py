@@ -23,9 +23,9 @@ SMALLEST, LARGEST = 24, 400
 """Free buffers of a window: the first try's, and where growing ends."""
 
 
-def window(problem: Problem, offsets: Offsets, most: int, random: np.random.Generator) -> I64:
-    """The buffers to free: one of the highest, and about ``most`` that live within a span around it, the others that
-    are as high in that span included."""
+def window(problem: Problem, offsets: Offsets, most: int, random: np.random.Generator, goal: int = 0) -> I64:
+    """The buffers to free: one of the highest, about ``most`` that live within a span around it, and of that span all
+    that end in the upper half between goal and arena: were one of them to stay, little could be won."""
     need = problem.size + problem.guard
     end = np.where((problem.fixed < 0) & (need > 0), offsets + need, -1)
     tops = np.flatnonzero(end == end.max())
@@ -37,7 +37,8 @@ def window(problem: Problem, offsets: Offsets, most: int, random: np.random.Gene
     near = np.argsort(reach, kind="stable")[:most]
     near = near[np.isfinite(reach[near])]
     left, right = problem.birth[near].min(initial=problem.birth[top]), problem.death[near].max(initial=problem.death[top])
-    meeting = tops[(problem.birth[tops] <= right) & (problem.death[tops] >= left)]
+    line = int(end.max()) - max((int(end.max()) - goal) // 2, 0) if goal else int(end.max()) - 1
+    meeting = np.flatnonzero((end > line) & (problem.birth <= right) & (problem.death >= left))
     return np.unique(np.concatenate([near, meeting, [top]]))
 
 
@@ -49,16 +50,19 @@ def resolve_windows(best: Best, clock: Clock, seed: int) -> None:
     random = np.random.default_rng(seed)
     most, failed = SMALLEST, 0
     while not best.done() and not clock.over() and failed < 40:
-        free = window(p, best.offsets, most, random)
+        free = window(p, best.offsets, most, random, best.goal)
         fixed = best.offsets.copy()
         fixed[free] = p.fixed[free]
         left, right = p.birth[free].min(), p.death[free].max()
         ids = np.flatnonzero((p.birth <= right) & (p.death >= left) & (p.size + p.guard > 0))
         part = subproblem(with_fixed(p, fixed), ids)
         clock.spend(100 + len(ids))
-        if not searchable(part) or not clock.room(setup_seconds(part)):
+        setup = setup_seconds(part)
+        if not searchable(part) or not clock.room(2 * setup):
             return
-        found, _ = minimise(part, best.offsets[ids], clock.share(0.05), seed + failed, best.goal)
+        # a window that spends its whole share on its lists would never search
+        share = min(max(0.05, 4 * setup / max(clock.seconds_left(), setup)), 1.0)
+        found, _ = minimise(part, best.offsets[ids], clock.share(share), seed + failed, best.goal)
         lower = part.height(found) < best.height
         if lower:
             offsets = best.offsets.copy()
