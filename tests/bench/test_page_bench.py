@@ -4,18 +4,17 @@ measures them; targets with slack for slow machines (``RLX_BENCH_SLACK``, defaul
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from rlx_viz.report import write_report
-from tests.browser.conftest import BROWSERS, FLAGS, READY
+from tests.browser.conftest import READY, browser  # noqa: F401  (a fixture)
 from tests.browser.synthetic_views import make_views_document
 
 pytestmark = pytest.mark.bench
@@ -67,22 +66,12 @@ PAN = """async ([view, steps]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.fail(f"no browser on PATH: install one of {', '.join(BROWSERS)}")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
 Opened = Callable[[int], Page]
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def opened(browser: Browser,  # noqa: F811
+           tmp_path_factory: pytest.TempPathFactory) -> Opened:
     """A page of so many tensors at 1440×900, ready."""
     folder = tmp_path_factory.mktemp("pages")
 
@@ -161,7 +150,7 @@ def test_linked_selection_10_000(benchmark: BenchmarkFixture, opened: Opened) ->
     assert np.median(kept(benchmark, work)) <= 50 * SLACK
 
 
-def test_open_10_000(benchmark: BenchmarkFixture, opened: Opened, browser: Browser) -> None:
+def test_open_10_000(benchmark: BenchmarkFixture, opened: Opened) -> None:
     page = opened(10_000)
 
     def work() -> list[float]:
