@@ -12,10 +12,6 @@ from planner_core.options import coerce_option, option, options_of
 
 __all__ = ["PassOptions"]
 
-_FLAGS = ("q2_0_fused_disable", "host_fallback", "gdn_host_fallback", "dequant_gpu_disable", "print_fused", "verbose")
-"""Options that are off unless asked for; every other one is on unless its variable is exactly ``0``."""
-
-
 @dataclass(frozen=True, slots=True)
 class PassOptions:
     """Options of the passes over one command list. Values given here are final: only ``for_environment`` reads
@@ -76,8 +72,8 @@ class PassOptions:
     def for_environment(cls, environ: Mapping[str, str] | None = None, **explicit: bool) -> PassOptions:
         """The defaults; the environment over them, read now, once; ``explicit`` over both.
 
-        A fuse switch turns its pass off when it is exactly ``0``; any other flag is on with any value but ``0``
-        and the empty one.
+        A fuse switch (on by default) turns its pass off when it is exactly ``0``; any other flag is on with any value but
+        ``0`` and the empty one.
         """
         environ = os.environ if environ is None else environ
         values: dict[str, bool] = {}
@@ -87,8 +83,5 @@ class PassOptions:
                 if variable in environ:
                     text = environ[variable]
                     read.append((variable, text))
-                    if o.name in _FLAGS:
-                        values[o.name] = values.get(o.name, False) or text not in ("", "0")
-                    else:
-                        values[o.name] = text != "0"
+                    values[o.name] = text != "0" if o.default else values.get(o.name, False) or text not in ("", "0")
         return cls(env=tuple(read)).replace(**{**values, **explicit})
