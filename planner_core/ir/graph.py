@@ -170,16 +170,37 @@ class Graph:
         return sorted({*super().__dir__(), *op_module.builders()})
 
     def set_outputs(self, *outputs: NodeId, names: Sequence[str] = ()) -> Graph:
-        """Declare the outputs (repeats allowed); names default to the nodes' labels. Returns the graph."""
+        """Declare the outputs (repeats allowed); names default to the nodes' labels, to ``label.1``, … where nodes share one.
+
+        Returns the graph. ``GraphError`` for a name that is given to two nodes: results are by name.
+        """
         for o in outputs:
             if not 0 <= o < len(self.nodes):
                 raise GraphError(f"output %{o} is not a node of {self.name!r} ({len(self.nodes)} nodes)")
         if names and len(names) != len(outputs):
             raise GraphError(f"{len(outputs)} outputs but {len(names)} names")
+        named: dict[str, NodeId] = {}
+        for o, name in zip(outputs, names, strict=bool(names)):
+            if named.setdefault(name, o) != o:
+                raise GraphError(f"two outputs of {self.name!r} are named {name!r} (%{named[name]} and %{o}), and results are by "
+                                 "name: give each its own")
         self.outputs = list(outputs)
-        self.output_names = list(names) or [self.nodes[o].label for o in outputs]
+        self.output_names = list(names) or self._labels_apart(outputs)
         self._cache.clear()
         return self
+
+    def _labels_apart(self, nodes: Sequence[NodeId]) -> list[str]:
+        """Labels of the nodes, with a number behind one that another node has."""
+        taken: dict[str, NodeId] = {}
+        out = []
+        for o in nodes:
+            label = name = self.nodes[o].label
+            k = 0
+            while taken.setdefault(name, o) != o:
+                k += 1
+                name = f"{label}.{k}"
+            out.append(name)
+        return out
 
     # --- looking ----------------------------------------------------------------------------------
 

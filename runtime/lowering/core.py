@@ -30,6 +30,7 @@ from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunk import Thunk
 from runtime.command_list.thunks.host import HostOp, Unrunnable
 from runtime.errors import LoweringError
+from runtime.lowering.appends import overwritten_reads
 
 __all__ = ["BOUNDARY", "Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
 
@@ -177,11 +178,12 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
     ctx = Lowering(graph, plan)
     thunks: list[Thunk] = []
     node_of: list[int] = []
+    overwritten = overwritten_reads(graph)
     for n in graph.nodes:
-        made = _lower_or_say_why(ctx, n)
+        made = _lower_or_say_why(ctx, n) if n.id not in overwritten else (Unrunnable(n.op.name, n.label, overwritten[n.id]),)
         thunks += made
         node_of += [n.id] * len(made)
-    names = graph.output_names or [graph[o].label for o in graph.outputs]
+    names = graph.output_names
     return CommandList(
         name=graph.name,
         thunks=tuple(thunks),

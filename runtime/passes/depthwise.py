@@ -129,6 +129,8 @@ def _silu(flow: Flow, i: int, last: _Link, own: list[int], read: tuple[Operand, 
     found = activation(flow.thunks[at]) if at is not None and at <= last.at + SILU_WITHIN else None
     if at is None or found is None or found[0] != "silu" or span_of(found[1]) != span_of(last.dst):
         return None
+    if flow.writer(last.dst, at) != last.at:
+        return None  # other bytes by then: the result was read by nothing
     try:
         flow.no_opaque((i, at))
         flow.vanishes(last.dst, last.at, {at})

@@ -144,8 +144,8 @@ class Flow:
 
     def vanishes(self, o: Operand, at: int, allowed: Iterable[int],
                  read_elsewhere: Refusal = Refusal.READ_ELSEWHERE) -> None:
-        """The value that ``at`` wrote to ``o`` is read by ``allowed`` alone until all its bytes are overwritten (or
-        to the end of the list), and no byte of it reaches a graph output."""
+        """The value that ``at`` wrote to ``o`` is read by ``allowed`` alone, by each through one operand, until all its
+        bytes are overwritten (or to the end of the list), and no byte of it reaches a graph output."""
         left, may = [span_of(o)] if o.nbytes else [], set(allowed)
         i = at
         while left:
@@ -157,7 +157,8 @@ class Flow:
                 refuse(Refusal.OPAQUE, opaque, o)
             if not near:
                 break
-            if i not in may and any(self._reads_at(i, span) for span in left):
+            reads = sum(any(_overlap(r, span) for span in left) for r in self._read[i])
+            if reads > (i in may):  # a second operand of an allowed reader would still want the bytes
                 refuse(read_elsewhere, i, o)
             for w in self._written[i]:
                 left = [part for span in left for part in _minus(span, w)]

@@ -13,6 +13,7 @@ from runtime.command_list.thunks.adaln import pack_lead, unpack_lead
 from runtime.command_list.thunks.packed_attention import FusedAttn
 from runtime.command_list.thunks.region import ElementwiseRegion
 from runtime.lowering import how_lowered, lower_graph
+from runtime.lowering.appends import overwritten_reads
 from tests.runtime.gallery import as_written
 
 
@@ -203,3 +204,39 @@ def test_modulations_carry_their_lead_dims() -> None:
     assert pack_lead((2, 5), (2, 1)) == (2, 2, 5, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1)
     assert pack_lead((2, 5), (5,))[9:11] == (1, 5)
     assert unpack_lead(pack_lead((3, 2, 5), (3, 1, 1))) == ((3, 2, 5), (3, 1, 1))
+
+
+def appended(read_first: bool = False, output_cache: bool = False, through_view: bool = False) -> Graph:
+    g = Graph("kv")
+    c, r = g.input("cache", (1, 4, 2)), g.input("rows", (1, 1, 2))
+    old = g.reshape(c, dims=(4, 2)) if through_view else c
+    first = g.exp(old, name="seen") if read_first else None
+    k = g.kv_append(c, r, axis=1, start=2, name="appended")
+    seen = first if first is not None else g.exp(old, name="seen")
+    return g.set_outputs(*([c] if output_cache else []), k, seen)
+
+
+@pytest.mark.parametrize("through_view", [False, True])
+def test_a_cache_read_after_the_append_is_refused(through_view: bool) -> None:
+    """In memory the old rows are gone; before the append the value is read as it was."""
+    feed = {"cache": np.arange(8, dtype=np.float32).reshape(1, 4, 2) / 8, "rows": np.full((1, 1, 2), 3, np.float32)}
+    with pytest.raises(RunError, match=r"seen is planned, not runnable: it reads .* after appended wrote rows into those bytes"):
+        compile_graph(appended(through_view=through_view)).run(feed)
+    with pytest.raises(RunError, match="appended is planned, not runnable: it writes rows into the bytes of the output 'cache'"):
+        compile_graph(appended(read_first=True, output_cache=True)).run(feed)
+    out = compile_graph(appended(read_first=True, through_view=through_view)).run(feed, sanitize=True)
+    np.testing.assert_allclose(out["seen"].reshape(1, 4, 2), np.exp(feed["cache"]), rtol=1e-6)
+    assert (out["appended"][0, 2] == 3).all()
+
+
+def test_two_appends_to_one_value_are_refused() -> None:
+    g = Graph("twice")
+    c, r = g.input("cache", (1, 4, 2)), g.input("rows", (1, 1, 2))
+    first = g.kv_append(c, r, axis=1, start=0, name="first")
+    g.set_outputs(first, g.kv_append(c, r, axis=1, start=1, name="second"))
+    assert set(overwritten_reads(g)) == {3}
+    chained = Graph("chain")
+    c, r = chained.input("cache", (1, 4, 2)), chained.input("rows", (1, 1, 2))
+    first = chained.kv_append(c, r, axis=1, start=0)
+    chained.set_outputs(chained.kv_append(first, r, axis=1, start=1))
+    assert overwritten_reads(chained) == {}

@@ -60,7 +60,7 @@ def named_graphs(draw: st.DrawFn) -> Graph:
     x = draw(st.integers(0, len(g) - 1))
     g.expand(x, dims=(2, *g[x].shape.dims), name=draw(NAMES))
     outputs = draw(st.lists(st.integers(0, len(g) - 1), min_size=1, max_size=3))
-    return g.set_outputs(*outputs, names=draw(st.lists(NAMES, min_size=len(outputs), max_size=len(outputs))))
+    return g.set_outputs(*outputs, names=draw(st.lists(NAMES, min_size=len(outputs), max_size=len(outputs), unique=True)))
 
 
 def same(a: Graph, b: Graph) -> None:
@@ -312,3 +312,13 @@ def test_content_hash() -> None:
     noted = make()
     noted.notes.append("assumed")
     assert noted == make() and make() != "graph"
+
+
+def test_results_are_by_name_so_names_are_apart() -> None:
+    g = Graph("g")
+    x = g.input("x", (2,))
+    a, b = g.relu(x, name="y"), g.neg(x, name="y")
+    assert g.set_outputs(a, b, a).output_names == ["y", "y.1", "y"]
+    with pytest.raises(GraphError, match=r"two outputs of 'g' are named 'o' \(%1 and %2\)"):
+        g.set_outputs(a, b, names=["o", "o"])
+    assert g.set_outputs(a, a, names=["o", "o"]).output_names == ["o", "o"]
