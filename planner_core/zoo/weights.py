@@ -13,9 +13,22 @@ from planner_core.ir.packed import random_blocks
 __all__ = ["flops", "param_count", "param_elements", "random_weights"]
 
 _TABLES = ("rope.cos", "rope.sin")
+_MEANS = {"duration.head.b": 1.5}
+"""Biases away from zero, without which a model says nothing: a few frames for each phoneme."""
 
 
-def _fill(n: Node, seed: int) -> Array:
+def _fan_in(n: Node, graph: Graph) -> float:
+    """Products that one element of a result sums, for the op that reads the weight."""
+    sizes = n.shape.sizes
+    reader = next((graph[r].op for r, operand in graph.uses.of(n.id) if operand == 1), None)
+    if reader is not None and reader.name == "ConvTranspose2d":  # [C_in, C_out, k…], of whose taps 1 in stride is hit
+        return sizes[0] * math.prod(sizes[2:]) / math.prod(reader.strides)  # type: ignore[attr-defined]
+    if reader is not None and reader.family == "conv":
+        return math.prod(sizes[1:])
+    return sizes[-2] if len(sizes) <= 3 and n.name.endswith(".w") else math.prod(sizes[1:])
+
+
+def _fill(n: Node, graph: Graph, seed: int) -> Array:
     rng = np.random.default_rng([seed, zlib.crc32(n.name.encode())])
     sizes, dtype = n.shape.sizes, n.dtype
     if n.name in _TABLES:  # a rotation, as in a real model, so that q·k depends on distance alone
@@ -34,10 +47,9 @@ def _fill(n: Node, seed: int) -> Array:
     if last in ("gamma", "var"):
         values = 1 + 0.1 * np.abs(values)
     elif len(sizes) <= 1:
-        values *= 0.1
+        values = _MEANS.get(n.name, 0.0) + 0.1 * values
     else:
-        fan_in = sizes[-2] if len(sizes) <= 3 and last == "w" else math.prod(sizes[1:])
-        values /= math.sqrt(max(1, fan_in))
+        values /= math.sqrt(max(1.0, _fan_in(n, graph)))
     return values.astype(dtype.numpy)
 
 
@@ -52,7 +64,7 @@ def random_weights(graph: Graph, seed: int = 0) -> Graph:
         n = graph[p]
         if n.name not in graph.weights:
             packed = _packing(n, graph)
-            graph.weights[n.name] = _fill(n, seed) if packed is None else _fill_packed(n, seed, *packed)
+            graph.weights[n.name] = _fill(n, graph, seed) if packed is None else _fill_packed(n, seed, *packed)
     return graph
 
 
