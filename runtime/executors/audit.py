@@ -124,10 +124,26 @@ class Audit:
             self._again(i, t, ran, args)
 
     def finish(self) -> None:
-        """Nothing may have died under an output."""
+        """Nothing may have died under an output, or been written over it; and the list is the one that was lowered."""
         self._retire(len(self.commands.node_names))
-        for b in self.commands.outputs:
+        self._check_outputs()
+        found = None if self._values is None or self.commands.provenance is None else self._values.strangers()
+        if found is not None:
+            raise self._error(found[0], "", "arena", None, found[1])
+
+    def _check_outputs(self) -> None:
+        names = self.commands.node_names
+        for k, b in enumerate(self.commands.outputs):
             o = b.operand
+            if self._values is not None and self.commands.provenance is not None:
+                makers = self._values.makers(self.commands.provenance.graph.outputs[k])
+                for a, _, writers in self.held[o.space].pieces(o.offset, o.offset + o.nbytes):
+                    if writers is not None and not writers & makers:
+                        blame = "; ".join(blame_of_slot(self.commands, s) for s in self._slots.last_owners(o.space, a, self._step)[:2])
+                        raise SanitizeError(
+                            f"output {b.name!r} is the value of {' or '.join(names[n] for n in sorted(makers))}, but "
+                            f"{' or '.join(names[n] for n in sorted(writers))} wrote {o.space} byte {a} last. To blame: {blame}",
+                            field=b.name, space=o.space, offset=a, owner=self._slots.owner(o.space, a, self._step), blame=blame)
             at = self.held[o.space].undefined(o.offset, o.offset + o.nbytes)
             if at is not None:
                 blame = "; ".join(blame_of_slot(self.commands, s) for s in self._slots.last_owners(o.space, at, self._step)[:1])

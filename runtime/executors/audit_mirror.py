@@ -116,9 +116,10 @@ class Mirror:
 
     def holds_fill(self, o: Operand, reads: Iterable[Operand]) -> int | None:
         """The first element of a result that carries the real arena's poison, which no declared read has: a kernel
-        that reaches into the arena by itself met dead bytes in both runs. Elements of four bytes or more."""
+        that reaches into the arena by itself met dead bytes in both runs. Floats of four bytes or more, where the poison
+        is a NaN of its own: an integer may come to that value honestly."""
         kind = o.storage.numpy
-        if kind.itemsize < 4:
+        if kind.itemsize < 4 or kind.kind != "f":
             return None
         k = first_element_of(poisoned(self.real[o.space][o.offset : o.offset + o.nbytes].view(kind), o.offset, FILL))
         if k is None or any(_has_fill(self.buffers[r.space][r.offset : r.offset + r.nbytes], r) for r in reads):

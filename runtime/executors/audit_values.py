@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from planner_core.errors import UnboundDimError
 from planner_core.ir import NodeId
+from planner_core.ir.ops.region import ElementwiseRegion, used_inputs
 from planner_core.memory import NO_SLOT, SPACES
 from planner_core.memory.facts import DTYPES
 from runtime.command_list import CommandList, Operand, Thunk
@@ -152,8 +153,8 @@ class Values:
             return []
         read = [o.span for k in runs for o in self._commands.thunks[k].reads()]
         out = []
-        asked = {x for n in members if n in self._before and graph[n].op.name != "ElementwiseRegion" for x in graph[n].inputs}
-        for m in asked - members:  # (a region may ignore an operand)
+        asked = {x for n in members if n in self._before for x in self._needed(n)}
+        for m in asked - members:
             if graph[m].shape.is_static and graph[m].shape.numel == 0:
                 continue
             chains = self._chains(m)
@@ -162,6 +163,32 @@ class Values:
             if spans and not made_inside and not any(_touches(s, r, len(members) == 1) for s in spans for r in read):
                 out.append((m, min(spans)))
         return out
+
+
+    def _needed(self, node: NodeId) -> tuple[NodeId, ...]:
+        """Inputs that the node's value depends on: a region may ignore some."""
+        n = self._known.graph[node]
+        if not isinstance(n.op, ElementwiseRegion):
+            return n.inputs
+        return tuple(n.inputs[k] for k in sorted(used_inputs(n.op.steps)))
+
+    def makers(self, node: NodeId) -> frozenset[NodeId]:
+        """The nodes whose thunks, or whose loading, leave a value (a view's: its parents') where the plan has it."""
+        return frozenset(c[-1] for c in self._chains(node))
+
+    def strangers(self) -> tuple[int, str] | None:
+        """A thunk that is not the lowered one, missing or there twice, though no pass logged a change to its node."""
+        c, known = self._commands, self._known
+        if c.thunks is known.thunks:
+            return None
+        now = thunks_of(c.thunks, c.node_of)
+        for n in dict.fromkeys((*self._before, *now)):
+            if n in self._groups or [t for t in now.get(n, ()) if t.where != "none"] == [
+                    t for t in self._before.get(n, ()) if t.where != "none"]:
+                continue
+            i = next((k for k, m in enumerate(c.node_of) if m == n), 0)
+            return i, f"{c.node_names[n]} has other thunks than its lowering made, and no pass logged a change"
+        return None
 
 
 def _touches(a: tuple[str, int, int], b: tuple[str, int, int], whole: bool) -> bool:

@@ -74,6 +74,19 @@ def step_operands(step: Step) -> tuple[int, ...]:
     return step[2:] if step[0] == BINARY_STEP else step[2:3]
 
 
+def used_inputs(steps: tuple[Step, ...]) -> frozenset[int]:
+    """Indices of the inputs that the last step depends on."""
+    todo, steps_used, found = [len(steps) - 1], {len(steps) - 1}, set[int]()
+    while todo:
+        for o in step_operands(steps[todo.pop()]):
+            if not o & REGION_STEP:
+                found.add(o)
+            elif (k := o ^ REGION_STEP) not in steps_used:
+                steps_used.add(k)
+                todo.append(k)
+    return frozenset(found)
+
+
 def region_text(steps: tuple[Step, ...]) -> str:
     """``s0 = add(x0, x1); s1 = gelu(s0)``: x0, x1, … the inputs, the last step the result. Inverse: ``region_steps``."""
     def operand(o: int) -> str:
