@@ -86,8 +86,11 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
                 return kind(c) if isinstance(kind, type) and issubclass(kind, Enum) else c
         raise OptionError(f"option {name}: got {value!r}, wanted one of {', '.join(map(str, info.choices))}")
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        whole = int(value)
+        if isinstance(value, float) and whole != value:
+            raise ValueError
+        return whole
+    except (TypeError, ValueError, OverflowError):
         raise OptionError(f"option {name}: got {value!r}, wanted an integer") from None
 
 

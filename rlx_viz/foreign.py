@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import RlxError
+from planner_core.memory import SPACES
 from rlx_viz.columns import Column, ColumnDocument, StringTable, exact_int
 from rlx_viz.snapshot_tables.tensors import NONE, OUTPUT_FLAG
 from runtime.compile import Compilation
 
 __all__ = ["ForeignError", "foreign_document", "read_table"]
+
+
+MOST = 1 << 62
+"""Bytes that a sum of two can still hold."""
 
 
 class ForeignError(RlxError):
@@ -25,9 +30,9 @@ def foreign_document(table: Any, c: Compilation, ours: ColumnDocument, redact: b
     Rows are matched by our tensors' names, then by their source, then by equal first step, last step and size where
     just one of ours has them; ids that are numbers and no names mean our rows. A row without steps has its match's.
     """
-    frame = read_table(table)
+    frame, notes = _placed(read_table(table))
     size, offset = (_whole(frame, k) for k in ("size", "offset"))
-    label = [str(v) for v in frame["name" if "name" in frame.columns else "id"]]
+    label = [str(v).strip() for v in frame["name" if "name" in frame.columns else "id"]]
     spans = (_whole(frame, "lower"), _whole(frame, "upper") - 1) if {"lower", "upper"} <= set(frame.columns) else None
     other = _match(label, size, spans, c)
     plan, has = c.plan, other != NONE
@@ -38,10 +43,11 @@ def foreign_document(table: Any, c: Compilation, ours: ColumnDocument, redact: b
     if redact:
         label = [f"x{row}" if i == NONE else f"t{i}" for row, i in enumerate(other.tolist())]
     numbers = {"birth": birth, "death": death, "offset": offset, "size": size}
-    root, other = np.arange(len(label)), _with_views(c, label, other, numbers, redact)
+    other = _with_views(c, label, other, numbers, redact)
+    other = _with_weights(c, label, other, numbers, redact, notes)
     rows = {i: row for row, i in enumerate(other.tolist()) if i != NONE}
-    root = np.append(root, [rows[int(plan.root[i])] for i in other[len(root):].tolist()]).astype(np.uint32)
-    return _document(ours, label, other, numbers, root), other
+    root = np.asarray([row if i == NONE else rows.get(int(plan.root[i]), row) for row, i in enumerate(other.tolist())], np.uint32)
+    return _document(ours, label, other, numbers, root, notes), other
 
 
 def _with_views(c: Compilation, label: list[str], other: Column, numbers: dict[str, Column], redact: bool) -> Column:
@@ -50,10 +56,28 @@ def _with_views(c: Compilation, label: list[str], other: Column, numbers: dict[s
     plan, rows = c.plan, {i: row for row, i in enumerate(other.tolist()) if i != NONE}
     views = [i for i in plan.assignments if int(plan.root[i]) != i and i not in rows and int(plan.root[i]) in rows]
     at = [int(numbers["offset"][rows[int(plan.root[i])]] + plan.offset[i] - plan.offset[plan.root[i]]) for i in views]
-    label += [f"t{i}" if redact else c.legal[i].label for i in views]
-    for key, more in (("birth", plan.birth[views]), ("death", plan.death[views]), ("size", plan.size[views]), ("offset", at)):
+    return _added(c, label, other, numbers, redact, views, at)
+
+
+def _with_weights(c: Compilation, label: list[str], other: Column, numbers: dict[str, Column], redact: bool,
+                  notes: list[str]) -> Column:
+    """Our weights where the table has none: it speaks of an arena alone, and weights stay as they are."""
+    plan = c.plan
+    weights = [i for i in plan.assignments if SPACES[int(plan.space[i])] == "weights"]
+    if not weights or not set(other.tolist()).isdisjoint(weights):
+        return other
+    notes.append("The table has no row of a weight: ours are shown where they are.")
+    return _added(c, label, other, numbers, redact, weights, [int(plan.offset[i]) for i in weights])
+
+
+def _added(c: Compilation, label: list[str], other: Column, numbers: dict[str, Column], redact: bool, nodes: list[int],
+           offsets: list[int]) -> Column:
+    """Rows of ours behind the table's: to ``label`` and ``numbers``; returns ``other`` with them."""
+    plan = c.plan
+    label += [f"t{i}" if redact else c.legal[i].label for i in nodes]
+    for key, more in (("birth", plan.birth[nodes]), ("death", plan.death[nodes]), ("size", plan.size[nodes]), ("offset", offsets)):
         numbers[key] = np.append(numbers[key], np.asarray(more, dtype=np.int64))
-    return np.append(other, np.asarray(views, dtype=np.uint32))
+    return np.append(other, np.asarray(nodes, dtype=np.uint32))
 
 
 def read_table(table: Any) -> Any:
@@ -63,7 +87,7 @@ def read_table(table: Any) -> Any:
     frame = table
     if isinstance(table, (str, Path)):
         try:
-            frame = pd.read_csv(table, skipinitialspace=True)
+            frame = pd.read_csv(table, skipinitialspace=True, keep_default_na=False)  # NA is a name like any other
         except FileNotFoundError:
             raise ForeignError(f"{table}: no such file; wanted a CSV with id or name, offset, size[, lower, upper]") from None
         except (ValueError, OSError) as e:
@@ -77,6 +101,13 @@ def read_table(table: Any) -> Any:
     return frame
 
 
+def _placed(frame: Any) -> tuple[Any, list[str]]:
+    """(the rows that have an offset, what was left out)."""
+    blank = frame["offset"].isna() | frame["offset"].astype(str).str.strip().isin(("", "<NA>"))
+    notes = [f"{int(blank.sum())} of {len(frame)} rows have no offset and are left out."] if blank.any() else []
+    return frame[~blank].reset_index(drop=True), notes
+
+
 def _whole(frame: Any, column: str) -> Column:
     import pandas as pd
 
@@ -85,6 +116,10 @@ def _whole(frame: Any, column: str) -> Column:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise ForeignError(f"row {row + 1}, column {column}: got {str(frame[column].iloc[row])!r}, wanted a whole number ≥ 0")
+    big = values > MOST
+    if big.any():
+        row = int(np.flatnonzero(big)[0])
+        raise ForeignError(f"row {row + 1}, column {column}: got {frame[column].iloc[row]}, wanted at most 2^62: no memory is that large")
     return np.asarray(values, dtype=np.int64)
 
 
@@ -119,7 +154,8 @@ def _match(label: list[str], size: Column, spans: tuple[Column, Column] | None, 
     return other
 
 
-def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: dict[str, Column], root: Column) -> ColumnDocument:
+def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: dict[str, Column], root: Column,
+              notes: list[str]) -> ColumnDocument:
     """Numbers of the table; op, shape and family of the match."""
     t, strings, n = ours.tables["tensors"], StringTable(), len(label)
     has = other != NONE
@@ -159,7 +195,7 @@ def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: di
         "headline": {k: exact_int(v) for k, v in head.items()} | {
             "unknown": 0, "unknown_names": [], "optimal": regions["arena"] == int(live.max(initial=0))},
         "options": [], "presets": [], "unsupported": {}, "source_is_tensors": True,
-        "notes": [f"No match among our tensors: {int((~has).sum())} of {n} rows"] if not has.all() else [],
+        "notes": [*notes, *([f"No match among our tensors: {int((~has).sum())} of {n} rows"] if not has.all() else [])],
     }
     if int(live.max(initial=0)) > regions["arena"]:
         meta["notes"].append("These offsets overlap: more bytes are live at once than the arena has.")

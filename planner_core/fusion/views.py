@@ -180,6 +180,8 @@ def layered_layout(count: int, src: I64, dst: I64, sweeps: int = 6) -> Layout:
     src, dst = np.asarray(src, np.int64), np.asarray(dst, np.int64)
     if len(src) and bool((src >= dst).any()):
         raise ValueError("layered_layout: an edge points back; number the nodes in a valid order first")
+    if not count:
+        return Layout(np.zeros(0, np.int64), np.zeros(0))
     layer = _longest_path(count, src, dst)
     order = np.lexsort((np.arange(count), layer))
     place = np.zeros(count)

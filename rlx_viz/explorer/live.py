@@ -37,6 +37,12 @@ class Live:
         self._base = {_presets(start): _values(start)}
         self._last = start
 
+    def renew(self) -> None:
+        """Start from what a cache's largest entry is now."""
+        if self.cache is not None and (now := self.cache.largest()) is not self.start:
+            self.start = self._last = now
+            self._base = {_presets(now): _values(now)}
+
     def first(self) -> Picture:
         """The start's picture."""
         return self._picture(self.start)

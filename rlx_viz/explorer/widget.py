@@ -16,7 +16,7 @@ from rlx_viz.columns import ColumnDocument
 from rlx_viz.compare import Comparison
 from rlx_viz.explorer.fallback import embed
 from rlx_viz.explorer.history import History, Options
-from rlx_viz.explorer.live import Picture
+from rlx_viz.explorer.live import Live, Picture
 from rlx_viz.explorer.worker import Worker
 from rlx_viz.frames import tensors_frame
 from rlx_viz.inputs import fill_params, filled_inputs, require_memory
@@ -144,7 +144,7 @@ class Explorer(anywidget.AnyWidget):
 
     def select(self, tensor: str | int) -> None:
         """Select by name or row; -1 selects nothing. ``RlxError`` when there is no such tensor."""
-        row = tensor if isinstance(tensor, int) else _row_of(self.document, tensor, -1)
+        row = tensor if isinstance(tensor, int) else _row_of(self.document, tensor, 0)
         if (row < 0 and tensor != -1) or row >= self.document.rows("tensors"):
             raise RlxError(f"no tensor {tensor!r} on screen; to_frame() lists their names")
         self.selection = row
@@ -171,7 +171,10 @@ class Explorer(anywidget.AnyWidget):
         self._change(self._preset(name))
 
     def refresh(self) -> None:
-        """Plan and show the same options again: with what a compile cache did since. No step to undo."""
+        """Plan and show the same options again: of a compile cache, its largest entry now and what happened since. No step
+        to undo."""
+        if isinstance(self._replan, Live):
+            self._replan.renew()
         self._now(dict(self._options))
 
     def undo(self) -> bool:
@@ -200,8 +203,8 @@ class Explorer(anywidget.AnyWidget):
         row = self.selection
         chosen = -1
         if 0 <= row < self.document.rows("tensors"):
-            name = self.document.strings[int(self.document.tables["tensors"]["name"][row])]
-            chosen = _row_of(picture.document, name, row)
+            names = self.document.tables["tensors"]["name"]
+            chosen = _row_of(picture.document, self.document.strings[int(names[row])], int((names[:row] == names[row]).sum()))
         self._behind.cancel()
         with self.hold_sync():
             self._picture = picture
@@ -314,7 +317,18 @@ class Explorer(anywidget.AnyWidget):
         if "state" in getattr(self, "_property_lock", {}):  # the picture's, and options are not its to write
             self.state = {**new, "options": dict(self._options)}
         else:
-            self._change(wanted)
+            try:
+                self._change(wanted)
+            except Exception:
+                self.state = {**new, "options": dict(self._options)}  # what can't be planned is no state to come back to
+                raise
+
+    @traitlets.validate("selection")
+    def _row_on_screen(self, proposal: dict[str, Any]) -> int:
+        row, rows = int(proposal["value"]), self._picture.document.rows("tensors") if hasattr(self, "_picture") else None
+        if row < -1 or (rows is not None and row >= rows):
+            raise traitlets.TraitError(f"selection is row {row}: wanted 0 to {(rows or 1) - 1}, or -1 for none")
+        return row
 
     # --- how it is done -----------------------------------------------------------------------------
 
@@ -450,12 +464,12 @@ def _picture(made: ColumnDocument | Picture) -> Picture:
     return made if isinstance(made, Picture) else Picture(made)
 
 
-def _row_of(doc: ColumnDocument, name: str, like: int) -> int:
-    """Row of the tensor of that name, `like` if two share the name and it is one of them; -1 for none."""
+def _row_of(doc: ColumnDocument, name: str, which: int) -> int:
+    """Row of the tensor of that name, of several the one with `which` before it (or the last); -1 for none."""
     if name not in doc.strings:
         return -1
     rows = (doc.tables["tensors"]["name"] == doc.strings.index(name)).nonzero()[0].tolist()
-    return like if like in rows else int(rows[0]) if rows else -1
+    return int(rows[min(which, len(rows) - 1)]) if rows else -1
 
 
 def _same(a: object, b: object) -> bool:

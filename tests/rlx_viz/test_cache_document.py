@@ -95,3 +95,13 @@ def test_a_cache_is_explored_and_reported(tmp_path: Path) -> None:
     assert "cache_entries" in page
     with pytest.raises(RunError, match="nothing compiled is resident"):
         rlx_viz.explore(CompileCache("cpu", 2))
+
+
+def test_a_refresh_shows_the_largest_entry_of_now() -> None:
+    cache = ladder()
+    e = rlx_viz.explore(cache, whatif=False)
+    cache.ensure_graph_with_params(8, lambda upper: (mlp(upper), params()))
+    assert e.compilation is not cache.largest()
+    e.refresh()
+    assert e.compilation.allocate_bytes == cache.largest().allocate_bytes
+    assert e.options == {}

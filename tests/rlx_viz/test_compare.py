@@ -13,8 +13,9 @@ import rlx_viz
 from planner_core import zoo
 from planner_core.errors import RlxError
 from planner_core.ir import Graph
-from planner_core.memory import diff_plans
+from planner_core.memory import SPACES, diff_plans
 from rlx_viz.compare import CHANGES, compare
+from rlx_viz.frames import tensors_frame
 from rlx_viz.snapshot_tables.tensors import NONE
 from runtime.compile import Compilation
 from tests.rlx_viz.test_report import payload_of
@@ -154,3 +155,43 @@ def test_redaction_hides_the_tables_names(bert: Compilation, tmp_path: Path) -> 
     text = compare(bert, table, redact=True).document().to_json()
     assert "SECRET" not in text
     assert not any(f'"{n}"' in text for n in names)
+
+
+def test_our_own_frame_comes_back_sound(bert: Compilation, tmp_path: Path) -> None:
+    """to_frame() has a row for views too: they share their root's bytes, and nothing overlaps."""
+    path = tmp_path / "own.csv"
+    tensors_frame(rlx_viz.snapshot(bert)).to_csv(path)
+    found = compare(bert, path)
+    assert set(found.change[found.other != NONE].tolist()) == {0}
+    assert not [n for n in found.b.meta["notes"] if "overlap" in n]
+    head = found.b.meta["headline"]
+    assert head["lower_bound"] <= head["arena"]
+    assert head["arena"] == max(s.offset + s.size for s in bert.plan.assignments.values() if s.space == "arena")
+
+
+def test_a_table_of_the_arena_alone_says_nothing_of_weights(bert: Compilation, tmp_path: Path) -> None:
+    table = pd.read_csv(csv_of(bert, tmp_path / "o.csv", True))
+    arena = [SPACES[int(bert.plan.space[bert.legal.find(n).id])] == "arena" if not n.startswith("%") else True for n in table.id]
+    found = compare(bert, table[arena])
+    assert "The table has no row of a weight: ours are shown where they are." in found.b.meta["notes"]
+    assert found.headline["weights"][2] == 0
+    assert set(found.change[found.other != NONE].tolist()) == {0}
+
+
+def test_names_are_taken_as_they_stand(bert: Compilation, tmp_path: Path) -> None:
+    g = Graph("odd")
+    x = g.input("NA", (4,))
+    g.set_outputs(g.neg(g.relu(x, name="null"), name="last"))
+    c = rlx_viz.compile(g, fusion=False)
+    rows = [f'"{c.legal[i].label}" , {a.offset} , {a.size}' for i, a in c.plan.assignments.items()]
+    path = tmp_path / "odd.csv"
+    path.write_text("\n".join(["id , offset , size", *rows, "unplaced,,64"]))
+    found = compare(c, path)
+    assert (found.only_a, found.only_b) == ([], [])
+    assert found.b.meta["notes"] == ["1 of 4 rows have no offset and are left out."]
+
+
+def test_a_size_beyond_any_memory_is_refused(bert: Compilation) -> None:
+    for size in (1 << 64, 1 << 63, (1 << 62) + 4096):
+        with pytest.raises(RlxError, match=r"row 2, column size: got .* wanted at most 2"):
+            compare(bert, pd.DataFrame({"id": ["a", "b"], "offset": [0, 0], "size": [1, size]}))

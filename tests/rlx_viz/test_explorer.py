@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from traitlets import TraitError
 
 import rlx_viz
 from planner_core import zoo
@@ -350,3 +351,59 @@ def test_work_behind_the_picture_ends_with_the_process() -> None:
             "print(sum(t.name == worker._NAME for t in threading.enumerate()))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
+def test_a_state_that_can_not_be_planned_is_not_kept() -> None:
+    e = opened()
+    with pytest.raises(RlxError):
+        e.state = {"options": {"alignment": 3}, "colour": "dtype"}
+    assert e.state == {"options": {}, "colour": "dtype"}
+    again = rlx_viz.explore(small(), state=e.state, whatif=False)
+    assert again.options == {}
+
+
+def test_half_a_byte_is_no_alignment() -> None:
+    e = opened()
+    with pytest.raises(RlxError, match=r"option alignment: got 2\.5, wanted an integer"):
+        e.set_option("alignment", 2.5)
+    e.set_option("alignment", 128.0)
+    assert e.compilation.plan.options.alignment == 128
+
+
+@pytest.mark.parametrize("row", [10**6, -7])
+def test_a_selection_is_a_row(row: int) -> None:
+    e = opened()
+    e.selection = 3
+    with pytest.raises(TraitError, match=rf"selection is row {row}: wanted 0 to \d+, or -1 for none"):
+        e.selection = row
+    assert e.selection == 3
+
+
+def test_of_equal_names_the_same_one_stays_selected() -> None:
+    def doc(first: int) -> ColumnDocument:
+        g = Graph("twins")
+        x = g.input("x", (4,))
+        for k in range(first):
+            x = g.exp(x, name=f"lead{k}")
+        for _ in range(3):
+            x = g.relu(x, name="twin")
+        g.set_outputs(x)
+        return rlx_viz.snapshot(rlx_viz.compile(g, fusion=False))
+
+    e = Explorer(lambda options: doc(0), doc(0))
+    e.selection = 2  # the second of them
+    e.show(doc(2))
+    assert e.selection == 4
+    e.show(doc(0))
+    assert e.selection == 2
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+def test_an_empty_graph_is_shown(outputs: bool, tmp_path: Path) -> None:
+    g = Graph("nothing")
+    if outputs:
+        g.set_outputs()
+    e = rlx_viz.explore(g)
+    assert e.wait(30)
+    assert e.document.rows("tensors") == 0
+    assert rlx_viz.report(g, tmp_path / "nothing.html").exists()
