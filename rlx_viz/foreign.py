@@ -183,9 +183,10 @@ def _document(ours: ColumnDocument, label: list[str], other: Column, numbers: di
     regions = {s: int(ends[tensors["space"] == ours.meta["spaces"].index(s)].max(initial=0)) for s in ("arena", "weights")}
     naive = int(numbers["size"][owns].sum())
     peak = int(live.argmax()) if len(live) else 0
+    weights = int(numbers["size"][(tensors["space"] == ours.meta["spaces"].index("weights")) & (root == np.arange(n))].sum())
     head = {
-        "allocate": sum(regions.values()), "weights": regions["weights"], "activations": int(live.max(initial=0)),
-        "scratch": 0, "padding": regions["arena"] - int(live.max(initial=0)), "arena": regions["arena"], "naive": naive,
+        "allocate": sum(regions.values()), "weights": weights, "activations": int(live.max(initial=0)),
+        "scratch": 0, "padding": sum(regions.values()) - weights - int(live.max(initial=0)), "arena": regions["arena"], "naive": naive,
         "saved": naive - regions["arena"], "lower_bound": int(live.max(initial=0)), "peak_bytes": int(live.max(initial=0)),
         "peak_step": peak,
     }
