@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,19 @@ class CompileOptions:
     """None = F32; a session or a cache may fill in its own."""
     dims: DimBinding = DimBinding()
     """Values for the graph's symbols."""
+    environ: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
+    """The switches of the environment that presets are looked up with; None = those of now. ``compile_graph`` takes them
+    down, so that a compilation goes on saying what it was compiled with."""
+
+    def at_compile(self) -> CompileOptions:
+        """A copy whose presets no longer follow the environment."""
+        if self.environ is not None:
+            return self
+        return dataclasses.replace(self, environ=tuple((k, v) for k, v in os.environ.items() if k.startswith("RLX_")))
+
+    @property
+    def _environ(self) -> dict[str, str] | None:
+        return None if self.environ is None else dict(self.environ)
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
@@ -66,7 +80,7 @@ class CompileOptions:
         precision policy)."""
         if self.plan is not None:
             return self.plan
-        preset = PlanOptions.for_target(self.target, graph)
+        preset = PlanOptions.for_target(self.target, graph, self._environ)
         return preset if self.half is None else preset.replace(width_policy=ArenaWidthPolicy.NATIVE)
 
     @property
@@ -91,7 +105,7 @@ class CompileOptions:
     @property
     def passes_used(self) -> PassOptions:
         """The pass options: those given, or the target's preset."""
-        return self.passes if self.passes is not None else passes_for_target(self.target)
+        return self.passes if self.passes is not None else passes_for_target(self.target, self._environ)
 
     def changed(self, graph: Graph, **delta: Any) -> CompileOptions:
         """A copy with options of any stage changed by name; text values are read as the option's type.
@@ -105,8 +119,8 @@ class CompileOptions:
             made = dataclasses.replace(self, plan=None if follows else self.plan,
                                        precision=coerce_option(CompileOptions, "precision", delta.pop("precision")))
         if "target" in delta:
-            preset = CompileOptions.for_target(coerce_option(CompileOptions, "target", delta.pop("target")), graph)
-            made = dataclasses.replace(preset, precision=made.precision, dims=self.dims,
+            preset = CompileOptions.for_target(coerce_option(CompileOptions, "target", delta.pop("target")), graph, self._environ)
+            made = dataclasses.replace(preset, precision=made.precision, dims=self.dims, environ=self.environ,
                                        plan=preset.plan if made.half is None else None)
         stages = {stage: {k: v for k, v in delta.items() if k in names} for stage, names in STAGES.items()}
         for name in delta:
@@ -186,7 +200,7 @@ class Compilation:
         stages: dict[str, tuple[Any, Any]] = {
             "fusion": (self.fusion.options, self.default_fusion_options),
             "plan": (self.plan.options, self.default_plan_options),
-            "passes": (self.options.passes_used, passes_for_target(self.options.target)),
+            "passes": (self.options.passes_used, dataclasses.replace(self.options, passes=None).passes_used),
         }
         whole = {"target": (self.options.target,) * 2, "precision": (self.options.precision or PrecisionPolicy.F32, PrecisionPolicy.F32)}
         return [OptionRow("compile", o, *whole[o.name]) for o in options_of(CompileOptions)] + [
@@ -292,7 +306,7 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     Raises ``PlanError`` with the violations of an unsound plan, ``LoweringError`` for an op that can't run here,
     ``UnboundDimError`` for a symbol without a value.
     """
-    options = options or CompileOptions()
+    options = (options or CompileOptions()).at_compile()
     already = bound_symbols(graph)
     graph = graph.bind({k: v for k, v in options.dims.values if already.get(k) != v}) if options.dims.values else graph
     timings: dict[str, float] = {}
@@ -303,6 +317,7 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
 
 def compile_template(fusion: Fusion, options: CompileOptions) -> Compilation:
     """A graph that was fused with its symbols open, bound by ``options.dims`` and compiled from there on."""
+    options = options.at_compile()
     bound = dataclasses.replace(fusion, source=fusion.source.bind(options.dims), graph=fusion.graph.bind(options.dims))
     timings = {"fuse": 0.0}
     legal = _timed(timings, "legalise", lambda: legalise(bound.graph, options))

@@ -63,6 +63,8 @@ def _fuse(flow: Flow, i: int, gate: Gate, cut: int, both: int, options: PassOpti
         refuse(Refusal.SWITCHED_OFF, gate.at, option="decode_gelu")
     if options.dequant_gpu_disable:
         refuse(Refusal.HOST_FORM_FORCED, both, option="dequant_gpu_disable")
+    if options.host_fallback:
+        refuse(Refusal.HOST_FORM_FORCED, cut, option="host_fallback")
     n = t.n // 2
     up_cut = flow.producer(gate.up, i, _SLICES)
     up_both = None if up_cut is None else flow.producer(flow.thunks[up_cut].reads()[0], up_cut, (DequantMatMulGguf,))

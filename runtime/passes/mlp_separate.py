@@ -78,7 +78,7 @@ def _fuse(flow: Flow, i: int, gate: Gate, gate_at: int, options: PassOptions) ->
 DECODE_MLP_SEPARATE = CommandPass(
     "decode_mlp_separate", "A one-row MLP with a packed matmul each for gate and up becomes two fused thunks.",
     ("decode", "decode_mlp_separate"), frozenset({BinaryFull.label}),
-    frozenset({Refusal.NOT_ONE_ROW, Refusal.SCHEME, Refusal.K_NOT_BLOCKS, Refusal.HALF_FORM, Refusal.SWITCHED_OFF,
+    frozenset({Refusal.NOT_ONE_ROW, Refusal.SCHEME, Refusal.NOT_F32, Refusal.K_NOT_BLOCKS, Refusal.HALF_FORM, Refusal.SWITCHED_OFF,
                Refusal.HOST_FORM_FORCED, Refusal.NOT_SAME_INPUT, Refusal.NO_DOWN, Refusal.NO_RESIDUAL, Refusal.OPAQUE,
                Refusal.READ_ELSEWHERE, Refusal.GRAPH_OUTPUT, Refusal.OPERAND_OVERWRITTEN,
                Refusal.OUTPUT_OVERLAPS_OPERAND}), _find)

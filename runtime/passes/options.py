@@ -46,7 +46,8 @@ class PassOptions:
         help="Leave one-row MLPs with separate gate and up alone where a weight is Q2_0.")
     host_fallback: bool = option(
         False, group="host", env="RLX_METAL_HOST_FALLBACK|RLX_METAL_HOST_SLICE",
-        help="Run slices of the last axis on the host; they are then not fused.")
+        help="Run slices of the last axis on the host; no pass fuses them then: not the one-row MLP with gate and up in one, not a "
+             "rotary embedding, not a cluster.")
     gdn_host_fallback: bool = option(
         False, group="host", env="RLX_METAL_GDN_HOST_FALLBACK", help="Run gated delta nets on the host.")
     dequant_gpu_disable: bool = option(

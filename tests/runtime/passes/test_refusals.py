@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner_core.ir import QuantScheme
+from planner_core.ir import DType, QuantScheme
 from planner_core.ir.ops.region import activation_step, binary_step, cast_step, result_of
 from runtime.command_list import Operand, registry
 from runtime.command_list.thunks.attention import Rope
@@ -18,7 +18,7 @@ from runtime.command_list.thunks.packed import DequantMatMulGguf
 from runtime.command_list.thunks.reduce import RmsNorm
 from runtime.command_list.thunks.region import ElementwiseRegion, flat_chain
 from runtime.command_list.thunks.structure import Copy, Narrow, Transpose
-from runtime.passes import PASSES, Refusal
+from runtime.passes import PASSES, CommandPass, Refusal
 from tests.runtime.passes.lab import F16, F32, Lab, act_mul, outcome
 
 R = Refusal
@@ -192,7 +192,23 @@ def _no_add() -> Lab:
     return mlp(combined=False).change("add", op="mul")
 
 
+@refused("decode_mlp_separate", R.NOT_F32)
+def _wide_residual() -> Lab:
+    lab = mlp(combined=False)
+    return lab.change("add", lhs=lab.value(256, dtype=DType.F64), dst=lab.value(256, dtype=DType.F64))
+
+
 BY_NAME = {p.name: p for p in PASSES}
+
+
+def test_slices_that_are_forced_to_the_host_stay_apart() -> None:
+    """host_fallback: the combined MLP keeps its slices, and they are what runs on the host."""
+    result = outcome(mlp(combined=True), BY_NAME["decode_mlp_combined"], host_fallback=True)
+    (d,) = result.log
+    assert (d.reason, dict(d.facts)["option"], dict(d.facts)["label"]) == (R.HOST_FORM_FORCED, "host_fallback", "narrow")
+    assert result.counters.dispatches_after == result.counters.dispatches_before
+    assert len(result.host_forced) == 2
+    assert outcome(mlp(combined=True), BY_NAME["decode_mlp_combined"]).log.applied()
 
 
 @pytest.mark.parametrize("scheme", [Q.Q1_0, Q.Q2_0])
@@ -480,6 +496,15 @@ def test_every_reason_of_every_pass_has_a_case_and_none_is_unused() -> None:
     assert set(CASES) == wanted
     assert {r for _, r in wanted} == set(Refusal)
     assert len({r.value for r in Refusal}) == len(Refusal)
+
+
+@pytest.mark.parametrize("p", PASSES, ids=lambda p: p.name)
+def test_a_pass_gives_only_reasons_that_it_declares(p: CommandPass) -> None:
+    """Every pass over every list of the table, each with the options of its own case and with none."""
+    for (_, reason), (make, options) in CASES.items():
+        for given in ({}, options):
+            for d in outcome(make(), p, **given).log:
+                assert d.reason is None or d.reason in p.reasons, (reason, d)
 
 
 def test_passes_declare_known_anchors_and_docs() -> None:
