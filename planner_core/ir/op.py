@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import typing
 from collections.abc import Callable, Iterator
@@ -70,7 +71,8 @@ class Op:
         raise NotImplementedError(f"{type(self).__name__} declares no shape rule")  # stopped by @op
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Array:
-        """The output for concrete operands: the plain reference in NumPy, at the operands' own width."""
+        """The output for concrete operands: the plain reference in NumPy. Arithmetic on f16 and bf16 is done in f32 and
+        rounded once, to the first float operand's dtype (``@op`` sees to it)."""
         raise GraphError(f"{self.name} has no reference evaluation; it can be planned, not computed here")
 
     def flops(self, out: Shape, *args: Any, **kwargs: Any) -> int:
@@ -112,6 +114,28 @@ def builders() -> dict[str, tuple[type[Op], dict[str, Any]]]:
     return dict(_BUILDERS)
 
 
+_MOVES = frozenset({"structure", "boundary", "control", "custom", "random"})
+"""Families whose ops move elements, keep dtypes of their own, or widen themselves; the others compute."""
+_HALF = frozenset({DType.F16.numpy, DType.BF16.numpy})
+
+
+def computed_wide(fn: Callable[..., Array]) -> Callable[..., Array]:
+    """``evaluate`` for halves: operands widened to f32, an f32 result rounded once. Sums kept in half would stall (at
+    2048 for ones in f16) or overflow."""
+
+    @functools.wraps(fn)
+    def evaluate(self: Op, *operands: Any) -> Array:
+        if all(np.asarray(x).dtype not in _HALF for x in operands):
+            return fn(self, *operands)
+        arrays = [np.asarray(x) for x in operands]
+        to = next(a.dtype for a in arrays if a.dtype in _HALF or a.dtype.kind == "f")
+        out = np.asarray(fn(self, *(a.astype(np.float32) if a.dtype in _HALF else a for a in arrays)))
+        with np.errstate(over="ignore"):
+            return out.astype(to) if out.dtype == np.float32 else out
+
+    return evaluate
+
+
 def _snake(name: str) -> str:
     out = "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
     return out.replace("2_d", "2d").replace("3_d", "3d").replace("1_d", "1d")
@@ -139,6 +163,8 @@ def op(
             raise TypeError(f"op {label}: a shape rule (infer) is required")
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
         made.name, made.family, made.operands = label, family, tuple(operands.split())
+        if "evaluate" in cls.__dict__ and family not in _MOVES:
+            made.evaluate = computed_wide(made.evaluate)  # type: ignore[method-assign]
         if label in _REGISTRY:
             raise TypeError(f"op {label} is declared twice")
         _REGISTRY[label] = made

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner_core.ir import Array, DType
 from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
+from runtime.command_list.widths import wide_dtype
 
 __all__ = ["MASK_BIAS", "MASK_CAUSAL", "MASK_CUSTOM", "MASK_NONE", "MASK_WINDOW", "HeadScores", "rotate_pairs"]
 
@@ -32,18 +33,22 @@ class HeadScores:
         return max(1, min(self.seq, CHUNK_BYTES // (4 * max(self.kv_seq, 1))))
 
     def scratch_bytes(self, dtype: np.dtype[np.generic], blocks: int = 1) -> int:
-        """``blocks`` score blocks, one value a row, and the hidden keys."""
-        block = self.rows * self.kv_seq
+        """``blocks`` score blocks, one value a row (both in f32 where ``dtype`` is half), and the hidden keys."""
+        block, dtype = self.rows * self.kv_seq, wide_dtype(dtype)
         return scratch_for(*[(block, dtype)] * blocks, (self.rows, dtype), (block, DType.BOOL.numpy))
 
     def take(self, scratch: Scratch, dtype: np.dtype[np.generic], blocks: int = 1) -> tuple[list[Array], Array, Array]:
         """(score blocks, row values, hidden keys)."""
+        dtype = wide_dtype(dtype)
         return ([scratch.take((self.rows, self.kv_seq), dtype) for _ in range(blocks)],
                 scratch.take((self.rows, 1), dtype), scratch.take((self.rows, self.kv_seq), np.bool_))
 
     def probabilities(self, q: Array, keys: Array, first: int, mask: Array | None, s: Array, stat: Array, hidden: Array,
                       slope: Array | None = None) -> None:
-        """s = softmax(q keysᵀ scale + mask) for queries from ``first``; ``slope`` = the softcap's derivative there."""
+        """s = softmax(q keysᵀ scale + mask) for queries from ``first``; ``slope`` = the softcap's derivative there. q and
+        keys have s's width (a product takes the width of its operands, whatever its destination's)."""
+        if not self.kv_seq:
+            return  # no key: nothing to weigh, and a sum over none is 0
         np.matmul(q, keys.T, out=s)
         s *= self.scale
         if self.softcap:

@@ -15,6 +15,7 @@ import numpy as np
 
 from planner_core.ir import Array
 from runtime.command_list.scratch import CHUNK_BYTES, Scratch, scratch_for
+from runtime.command_list.widths import buffers, store, wide_dtype, wide_scratch, widened
 
 __all__ = [
     "ConvGeometry", "add_weight_gradient", "convolve", "convolve_transposed", "transposed_scratch", "weight_gradient_scratch",
@@ -191,15 +192,20 @@ def _fill_tap(g: ConvGeometry, x: Array, into: Array, tap: Ints, row0: int) -> N
 
 def weight_gradient_scratch(g: ConvGeometry, dtype: np.dtype[Any]) -> int:
     """What ``add_weight_gradient`` takes."""
-    return scratch_for((g.columns * g.rows(dtype) * math.prod(g.out[1:]), dtype), (g.c_out // g.groups * g.columns, dtype))
+    wide = wide_dtype(dtype)
+    strip = g.rows(wide) * math.prod(g.out[1:])
+    own = scratch_for((g.columns * strip, wide), (g.c_out // g.groups * g.columns, wide))
+    return own + wide_scratch(dtype, g.c_out // g.groups * strip)
 
 
 def add_weight_gradient(g: ConvGeometry, x: Array, dy: Array, dw: Array, scratch: Scratch) -> None:
-    """One image: dw ``[c_out, c_in / groups, kernel…]`` += dy times the im2col columns of x, a strip of rows at a time."""
-    per_in, per_out = g.c_in // g.groups, g.c_out // g.groups
-    rows, rest, area = g.rows(x.dtype), g.out[1:], math.prod(g.out[1:])
-    columns = scratch.take(g.columns * rows * area, x.dtype)
-    product = scratch.take((per_out, g.columns), x.dtype)
+    """One image: dw ``[c_out, c_in / groups, kernel…]`` += dy times the im2col columns of x, a strip of rows at a time.
+    Halves are widened there: dw is then f32."""
+    per_in, per_out, wide = g.c_in // g.groups, g.c_out // g.groups, wide_dtype(x.dtype)
+    rows, rest, area = g.rows(wide), g.out[1:], math.prod(g.out[1:])
+    columns = scratch.take(g.columns * rows * area, wide)
+    product = scratch.take((per_out, g.columns), wide)
+    (grads,) = buffers(scratch, x.dtype, per_out * rows * area)
     taps = list(itertools.product(*(range(k) for k in g.kernel)))
     for group, r in itertools.product(range(g.groups), range(0, g.out[0], rows)):
         count = min(rows, g.out[0] - r)
@@ -207,7 +213,8 @@ def add_weight_gradient(g: ConvGeometry, x: Array, dy: Array, dw: Array, scratch
         for t, tap in enumerate(taps):
             _fill_tap(g, x[group * per_in : (group + 1) * per_in], piece[:, t], tap, r)
         part = slice(group * per_out, (group + 1) * per_out)
-        np.matmul(dy[part].reshape(per_out, -1)[:, r * area : (r + count) * area], piece.reshape(g.columns, -1).T, out=product)
+        strip = widened(dy[part].reshape(per_out, -1)[:, r * area : (r + count) * area], grads)
+        np.matmul(strip, piece.reshape(g.columns, -1).T, out=product)
         into = dw[part].reshape(per_out, g.columns)
         np.add(into, product, out=into)
 
@@ -218,31 +225,46 @@ def transposed_rows(g: ConvGeometry, dtype: np.dtype[Any]) -> int:
     return max(1, min(g.space[0], CHUNK_BYTES // max(one, 1)))
 
 
+def _transposed_copies(g: ConvGeometry, rows: int) -> tuple[int, int, int]:
+    """Elements, of one group, of the weights, a strip of x and the sum: what halves are widened in."""
+    per_in, per_out = g.c_in // g.groups, g.c_out // g.groups
+    return per_in * per_out * math.prod(g.kernel), per_in * rows * g.space[1], per_out * math.prod(g.out)
+
+
 def transposed_scratch(g: ConvGeometry, dtype: np.dtype[Any]) -> int:
     """What ``convolve_transposed`` takes."""
-    return scratch_for((g.c_out // g.groups * math.prod(g.kernel) * transposed_rows(g, dtype) * g.space[1], dtype))
+    wide = wide_dtype(dtype)
+    rows = transposed_rows(g, wide)
+    own = scratch_for((g.c_out // g.groups * math.prod(g.kernel) * rows * g.space[1], wide))
+    return own + wide_scratch(dtype, *_transposed_copies(g, rows))
 
 
 def convolve_transposed(g: ConvGeometry, x: Array, w: Array, out: Array, scratch: Scratch) -> None:
-    """One image: x ``[c_in, h, w]``, w ``[c_in, c_out / groups, kh, kw]``; each input pixel adds a window."""
-    per_in, per_out = g.c_in // g.groups, g.c_out // g.groups
-    rows, wide = transposed_rows(g, x.dtype), g.space[1]
-    windows = scratch.take(per_out * math.prod(g.kernel) * rows * wide, x.dtype)
-    out[...] = 0
-    for group, r in itertools.product(range(g.groups), range(0, g.space[0], rows)):
-        count = min(rows, g.space[0] - r)
-        flat = windows[: per_out * math.prod(g.kernel) * count * wide]
-        np.matmul(w[group * per_in : (group + 1) * per_in].reshape(per_in, -1).T,
-                  x[group * per_in : (group + 1) * per_in, r : r + count].reshape(per_in, -1),
-                  out=flat.reshape(-1, count * wide))
-        into = out[group * per_out : (group + 1) * per_out]
-        piece = flat.reshape(per_out, *g.kernel, count, wide)
-        for i, j, (y0, y1), (x0, x1) in _windows(g, r, count):
-            top = (r + y0) * g.strides[0] + i * g.dilations[0] - g.pads[0]
-            left = x0 * g.strides[1] + j * g.dilations[1] - g.pads[1]
-            place = into[:, top : top + (y1 - y0 - 1) * g.strides[0] + 1 : g.strides[0],
-                         left : left + (x1 - x0 - 1) * g.strides[1] + 1 : g.strides[1]]
-            np.add(place, piece[:, i, j, y0:y1, x0:x1], out=place)
+    """One image: x ``[c_in, h, w]``, w ``[c_in, c_out / groups, kh, kw]``; each input pixel adds a window. Halves: a group
+    at a time in f32."""
+    per_in, per_out, dtype = g.c_in // g.groups, g.c_out // g.groups, wide_dtype(x.dtype)
+    rows, wide = transposed_rows(g, dtype), g.space[1]
+    windows = scratch.take(per_out * math.prod(g.kernel) * rows * wide, dtype)
+    weights, strips, total = buffers(scratch, x.dtype, *_transposed_copies(g, rows))
+    for group in range(g.groups):
+        bank = widened(w[group * per_in : (group + 1) * per_in], weights).reshape(per_in, -1).T
+        target = out[group * per_out : (group + 1) * per_out]
+        into = target if total is None else total.reshape(target.shape)
+        into[...] = 0
+        for r in range(0, g.space[0], rows):
+            count = min(rows, g.space[0] - r)
+            flat = windows[: per_out * math.prod(g.kernel) * count * wide]
+            strip = widened(x[group * per_in : (group + 1) * per_in, r : r + count], strips)
+            np.matmul(bank, strip.reshape(per_in, -1), out=flat.reshape(-1, count * wide))
+            piece = flat.reshape(per_out, *g.kernel, count, wide)
+            for i, j, (y0, y1), (x0, x1) in _windows(g, r, count):
+                top = (r + y0) * g.strides[0] + i * g.dilations[0] - g.pads[0]
+                left = x0 * g.strides[1] + j * g.dilations[1] - g.pads[1]
+                place = into[:, top : top + (y1 - y0 - 1) * g.strides[0] + 1 : g.strides[0],
+                             left : left + (x1 - x0 - 1) * g.strides[1] + 1 : g.strides[1]]
+                np.add(place, piece[:, i, j, y0:y1, x0:x1], out=place)
+        if total is not None:
+            store(target, into)
 
 
 def _windows(g: ConvGeometry, r: int, count: int) -> Iterator[tuple[int, int, tuple[int, int], tuple[int, int]]]:

@@ -11,14 +11,13 @@ from scipy.special import erf
 
 from planner_core.ir import Array, DType
 from runtime.command_list.scratch import Scratch, scratch_for
+from runtime.command_list.widths import PIECE, is_half, store, wide_dtype, widened
+from runtime.errors import RunError
 
 __all__ = [
     "ACTIVATIONS", "BINARIES", "COMPARES", "PIECE", "activate", "activation_scratch", "binary", "binary_scratch",
     "multiply_activated", "multiply_activated_scratch",
 ]
-
-PIECE = 1 << 15
-"""Elements per piece of an activation that needs a temporary."""
 
 BINARIES: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
@@ -30,12 +29,15 @@ COMPARES: dict[str, Any] = {
 
 
 def binary_scratch(kind: str, storage: DType, numel: int) -> int:
-    """Integer division keeps its dividend's exact part in scratch."""
-    return scratch_for((numel, storage.numpy)) if kind == "div" and storage.is_int else 0
+    """Integer division keeps its dividend's exact part in scratch; an integer power its base, exponent and a mask."""
+    if not storage.is_int or kind not in ("div", "pow"):
+        return 0
+    whole = (numel, storage.numpy)
+    return scratch_for(whole) if kind == "div" else scratch_for(whole, whole, (numel, DType.BOOL.numpy))
 
 
 def binary(kind: str, a: Array, b: Array, out: Array, scratch: Scratch) -> None:
-    """``out = a kind b``; integer division goes toward zero."""
+    """``out = a kind b``; integer division and integer powers go toward zero. ``RunError`` for 0 to a negative power."""
     if kind == "div" and out.dtype.kind in "iu":
         exact = scratch.take(out.shape, out.dtype)
         np.fmod(a, b, out=exact)
@@ -43,8 +45,28 @@ def binary(kind: str, a: Array, b: Array, out: Array, scratch: Scratch) -> None:
         np.floor_divide(exact, b, out=out)
     elif kind == "pow" and b.size == 1 and b.reshape(-1)[0] == 2:
         np.multiply(a, a, out=out)
+    elif kind == "pow" and out.dtype.kind == "i" and b.size and b.min() < 0:
+        _negative_power(a, b, out, scratch)
     else:
         BINARIES[kind](a, b, out=out)
+
+
+def _negative_power(a: Array, b: Array, out: Array, scratch: Scratch) -> None:
+    """Where b < 0 only ±1 has a power that isn't 0: the sign by b's parity."""
+    base, power = scratch.take(out.shape, out.dtype), scratch.take(out.shape, out.dtype)
+    negative = scratch.take(out.shape, np.bool_)
+    np.less(b, 0, out=negative)
+    np.copyto(base, a)
+    if not np.all(base, where=negative):
+        raise RunError("pow of integers: 0 to a negative power has no value; got a base of 0 with an exponent below 0: "
+                       "mask those elements, or cast to a float first")
+    np.copyto(power, b)
+    np.bitwise_and(power, 1, out=power, where=negative)
+    np.subtract(2, power, out=power, where=negative)  # even 2, odd 1
+    np.abs(base, out=out, where=negative)  # its operands are copied: out may be one of them
+    np.greater(out, 1, out=negative, where=negative)
+    np.copyto(base, 0, where=negative)
+    np.power(base, power, out=out)
 
 
 # --- activations --------------------------------------------------------------------------------------
@@ -158,29 +180,40 @@ def _bound(x: Array, v: float) -> Any:
     return x.dtype.type(info.min if v < info.min else info.max if v > info.max else v)
 
 
+_ROUNDS = TEMPORARY | {"sigmoid", "rsqrt", "hardsigmoid"}
+"""Formulas of several steps: halves go through them in f32 and are rounded once."""
+
+
 def activation_scratch(kind: str, storage: DType, numel: int) -> int:
-    """One piece, where the formula needs a temporary."""
-    return scratch_for((min(numel, PIECE), storage.numpy)) if kind in TEMPORARY else 0
+    """One piece, where the formula needs a temporary; another for halves that go through several steps."""
+    dtype, count = storage.numpy, min(numel, PIECE)
+    pieces = (kind in TEMPORARY) + (kind in _ROUNDS and is_half(dtype))
+    return scratch_for(*[(count, wide_dtype(dtype))] * pieces)
 
 
 def activate(kind: str, x: Array, out: Array, scratch: Scratch, alpha: float = 0.0, beta: float = 0.0) -> None:
     """``out = kind(x)``; ``out`` may be ``x``. Arrays are row-major."""
     formula = ACTIVATIONS[kind]
-    if kind not in TEMPORARY:
+    half = is_half(x.dtype)
+    if kind not in TEMPORARY and not (half and kind in _ROUNDS):
         formula(x, out, x, alpha, beta)
         return
     mark = scratch.mark
     flat_x, flat_out = x.reshape(-1), out.reshape(-1)
-    t = scratch.take(min(flat_x.size, PIECE), x.dtype)
+    count = min(flat_x.size, PIECE)
+    t = scratch.take(count if kind in TEMPORARY else 0, wide_dtype(x.dtype))
+    wide = scratch.take(count, wide_dtype(x.dtype)) if half else None
     for i in range(0, flat_x.size, PIECE):
-        piece = flat_x[i : i + PIECE]
-        formula(piece, flat_out[i : i + PIECE], t[: piece.size], alpha, beta)
+        piece, to = widened(flat_x[i : i + PIECE], wide), flat_out[i : i + PIECE]
+        made = piece if half else to
+        formula(piece, made, t[: piece.size], alpha, beta)
+        store(to, made)
     scratch.release(mark)
 
 
 def multiply_activated_scratch(storage: DType, numel: int) -> int:
     """Two pieces."""
-    piece = (min(numel, PIECE), storage.numpy)
+    piece = (min(numel, PIECE), wide_dtype(storage.numpy))
     return scratch_for(piece, piece)
 
 
@@ -188,9 +221,10 @@ def multiply_activated(kind: str, x: Array, out: Array, scratch: Scratch) -> Non
     """``out *= kind(x)``, piece by piece. Arrays are row-major."""
     mark = scratch.mark
     flat_x, flat_out = x.reshape(-1), out.reshape(-1)
-    t, y = (scratch.take(min(flat_x.size, PIECE), x.dtype) for _ in range(2))
+    t, y = (scratch.take(min(flat_x.size, PIECE), wide_dtype(x.dtype)) for _ in range(2))
     for i in range(0, flat_x.size, PIECE):
         piece = flat_x[i : i + PIECE]
+        piece = widened(piece, y) if is_half(x.dtype) else piece
         got = y[: piece.size]
         ACTIVATIONS[kind](piece, got, t[: piece.size], 0.0, 0.0)
         np.multiply(flat_out[i : i + PIECE], got, out=flat_out[i : i + PIECE])

@@ -77,7 +77,7 @@ class Attention(Op):
             else:
                 keep = (key <= pos) & (self.mask_kind == "causal" or key >= pos - self.window)
             s = np.where(keep, s, -np.inf)
-        p = np.exp(s - s.max(-1, keepdims=True))
+        p = np.exp(s - s.max(-1, keepdims=True, initial=-np.inf))  # without a key: nothing to weigh
         return p / p.sum(-1, keepdims=True), slope
 
     def evaluate(self, q: Array, k: Array, v: Array, *mask: Array) -> Array:

@@ -14,7 +14,7 @@ from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, channel_sum, refuse
 from planner_core.ir.ops.elementwise import ACTIVATION, FLAT
-from planner_core.ir.ops.reduce import Reduce
+from planner_core.ir.ops.reduce import Reduce, identity
 from planner_core.ir.ops.structure import shifted
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, dim
 
@@ -249,7 +249,7 @@ class Pool2D(Op):
         out = self.infer(Shape.of(x.shape)).sizes[2:]
         ends = [max(0, (out[i] - 1) * self.strides[i] + self.kernel[i] - x.shape[2 + i] - self.pads[i])
                 for i in range(2)]
-        fill = -np.inf if self.kind == "max" else 0
+        fill = identity("max", x.dtype) if self.kind == "max" else 0
         widths = [(0, 0), (0, 0), (self.pads[0], ends[0]), (self.pads[1], ends[1])]
         xp = np.pad(x, widths, constant_values=fill)
         taps = [xp[:, :, i : i + (out[0] - 1) * self.strides[0] + 1 : self.strides[0],
@@ -292,7 +292,7 @@ class GlobalPool(Op):
 
     def evaluate(self, x: Array, *_: Array) -> Array:
         axes = tuple(range(2, x.ndim))
-        return np.asarray(x.max(axes, keepdims=True) if self.kind == "max" else x.mean(axes, keepdims=True))
+        return Reduce(self.kind, axes, keepdims=True).evaluate(x)
 
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return x.numel

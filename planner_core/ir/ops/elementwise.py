@@ -23,9 +23,24 @@ def _int_div(a: Array, b: Array) -> Array:
     return np.asarray(floor + ((rest != 0) & ((a < 0) != (b < 0))).astype(a.dtype), dtype=a.dtype)
 
 
+def power(a: Array, b: Array) -> Array:
+    """``a ** b``; integers go toward zero, as their division does (a negative power of anything but ±1 is 0).
+
+    ``GraphError`` for the integer 0 to a negative power.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    negative = b < 0
+    if np.result_type(a, b).kind != "i" or not negative.any():
+        return np.asarray(np.power(a, b))
+    if (negative & (a == 0)).any():
+        raise GraphError("pow of integers: 0 to a negative power has no value; got a base of 0 with an exponent below 0: mask "
+                         "those elements, or cast to a float first")
+    return np.asarray(np.power(np.where(negative & (np.abs(a) > 1), 0, a), np.where(negative, 2 - (b & 1), b)), dtype=a.dtype)
+
+
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _int_div, "max": np.maximum,
-    "min": np.minimum, "pow": np.power, "mod": np.mod, "and": np.logical_and, "or": np.logical_or,
+    "min": np.minimum, "pow": power, "mod": np.mod, "and": np.logical_and, "or": np.logical_or,
     "xor": np.logical_xor,
 }
 """Binary kinds with their formula; the first seven are the command list's sub-ops 0–6 in order."""

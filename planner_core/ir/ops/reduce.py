@@ -20,6 +20,15 @@ REDUCE: dict[str, Callable[..., Any]] = {
 }
 
 
+def identity(kind: str, dtype: np.dtype[Any]) -> Any:
+    """What max or min of nothing is, as in ONNX: ∓inf, or the least or greatest integer."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+    if dtype.kind == "b":
+        return kind == "min"
+    return -np.inf if kind == "max" else np.inf
+
+
 @op(family="reduce", operands="x", builders={f"reduce_{k}": {"kind": k} for k in REDUCE})
 class Reduce(Op):
     """sum, mean, max, min or prod over ``axes``, which are dropped or kept with extent 1."""
@@ -36,7 +45,8 @@ class Reduce(Op):
         return x.with_dims(kept)
 
     def evaluate(self, x: Array, *_: Array) -> Array:
-        return np.asarray(REDUCE[self.kind](x, axis=self.axes, keepdims=self.keepdims), dtype=x.dtype)
+        more = {"initial": identity(self.kind, x.dtype)} if self.kind in ("max", "min") and not x.size else {}
+        return np.asarray(REDUCE[self.kind](x, axis=self.axes, keepdims=self.keepdims, **more), dtype=x.dtype)
 
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return x.numel
@@ -67,6 +77,9 @@ class ArgReduce(Op):
 
     def infer(self, x: Shape, *_: Shape) -> Shape:
         axis = x.axis(self.axis)
+        if x.dims[axis].value == 0:
+            raise GraphError(f"ArgReduce({self.kind}) of {x} along axis {self.axis}: it has no element to point at; wanted at "
+                             "least one")
         return Shape(tuple(dim(1) if i == axis else d for i, d in enumerate(x.dims)
                            if self.keepdims or i != axis), DType.I64)
 

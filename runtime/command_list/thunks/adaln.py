@@ -12,8 +12,9 @@ from planner_core.ir import Array
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.thunks.norm_backward import add_gain_gradient, norm_backward, norm_backward_scratch
-from runtime.command_list.thunks.reduce import normalize, row_dtype
+from runtime.command_list.thunks.norm_backward import gain_gradient, norm_backward, norm_backward_scratch
+from runtime.command_list.thunks.reduce import normalize
+from runtime.command_list.widths import buffers, store, wide_dtype, wide_scratch
 
 MAX_LEAD = 8
 
@@ -49,10 +50,10 @@ class AdaLayerNorm(Thunk):
     @property
     def scratch_bytes(self) -> int:
         dtype = self.out.storage.numpy
-        return scratch_for((self.rows, row_dtype(dtype)), (self.scale.numel, dtype))
+        return scratch_for((self.rows, wide_dtype(dtype)), (self.scale.numel, dtype))
 
     def run(self, x: Array, scale: Array, shift: Array, out: Array, scratch: Scratch) -> None:
-        normalize(x, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, self.layer_norm)
+        normalize(x, out, scratch.take(self.rows, wide_dtype(out.dtype)), self.eps, self.layer_norm)
         lead, narrow = unpack_lead(self.lead_pack)
         gain = scratch.take(scale.shape, out.dtype)
         np.add(scale, 1, out=gain)
@@ -103,12 +104,9 @@ class AdaLayerNormBackward(Thunk):
         for i in range(self.mod_rows):
             mark = scratch.mark
             if self.wrt == "input":
-                np.multiply(dy[i], scale[i], out=out[i])
-                np.add(out[i], dy[i], out=out[i])
-                norm_backward(x[i], out[i], self.eps, self.layer_norm, scratch)
+                norm_backward(x[i], dy[i], scale[i], out[i], self.eps, self.layer_norm, scratch, plus_one=True)
             else:
-                out[i] = 0
-                add_gain_gradient(x[i], dy[i], out[i], self.eps, self.layer_norm, scratch)
+                gain_gradient(x[i], dy[i], out[i], self.eps, self.layer_norm, scratch)
             scratch.release(mark)
 
 
@@ -126,8 +124,15 @@ class GatedResidualBackward(Thunk):
     mod_rows: int
     wrt: str
 
+    @property
+    def scratch_bytes(self) -> int:
+        return wide_scratch(self.out.storage.numpy, self.out.numel) if self.wrt == "gate" else 0
+
     def run(self, y: Array | None, gate: Array | None, dy: Array, out: Array, scratch: Scratch) -> None:
         if gate is not None:
             np.multiply(dy, gate[:, None], out=out)
         elif y is not None:
-            np.einsum("msh,msh->mh", y, dy, out=out)
+            (wide,) = buffers(scratch, out.dtype, out.size)
+            total = out if wide is None else wide.reshape(out.shape)
+            np.einsum("msh,msh->mh", y, dy, out=total, dtype=total.dtype, casting="unsafe")
+            store(out, total)

@@ -11,11 +11,12 @@ from runtime.command_list.formulas import activate, activation_scratch
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import buffers, store, wide_scratch, widened
 
 
 @thunk(name="Attention", label="attention", partial_extent="scales", where="gpu")
 class Attention(Thunk):
-    """softmax(q kᵀ scale + mask) v per head, a block of query rows at a time. q, k, v, out are [B, S, H, D],
+    """softmax(q kᵀ scale + mask) v per head, a block of query rows at a time (halves: of one head's f32 copies). q, k, v, out are [B, S, H, D],
     or [B, H, S, D] with ``bhsd``. score_scale 0 = 1/√d; softcap 0 = off."""
 
     q: In
@@ -42,21 +43,32 @@ class Attention(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return self._scores.scratch_bytes(self.q.storage.numpy)
+        dtype = self.q.storage.numpy
+        return self._scores.scratch_bytes(dtype) + wide_scratch(dtype, *self._copies)
+
+    @property
+    def _copies(self) -> tuple[int, ...]:
+        """Elements of a head's keys and values, of a block of its queries and of its result."""
+        keys, rows = self.kv_seq * self.head_dim, self._scores.rows * self.head_dim
+        return keys, keys, rows, rows
 
     def run(self, q: Array, k: Array, v: Array, mask: Array | None, out: Array, scratch: Scratch) -> None:
         q, k, v, out = ((x if self.bhsd else x.swapaxes(1, 2)) for x in (q, k, v, out))
         wide = None if mask is None else np.broadcast_to(mask, (self.batch, self.heads, self.seq, self.kv_seq))
         share, rule = self.heads // self.kv_heads, self._scores
         (scores,), stats, hidden = rule.take(scratch, q.dtype)
+        wide_k, wide_v, wide_q, wide_out = buffers(scratch, q.dtype, *self._copies)
         for b in range(self.batch):
             for h in range(self.heads):
-                keys, values = k[b, h // share], v[b, h // share]
+                keys, values = widened(k[b, h // share], wide_k), widened(v[b, h // share], wide_v)
                 for r in range(0, self.seq, rule.rows):
                     n = min(rule.rows, self.seq - r)
                     s, some = scores[:n], None if wide is None else wide[b, h, r : r + n]
-                    rule.probabilities(q[b, h, r : r + n], keys, r, some, s, stats[:n], hidden[:n])
-                    np.matmul(s, values, out=out[b, h, r : r + n])
+                    rule.probabilities(widened(q[b, h, r : r + n], wide_q), keys, r, some, s, stats[:n], hidden[:n])
+                    to = out[b, h, r : r + n]
+                    made = to if wide_out is None else wide_out[: to.size].reshape(to.shape)
+                    np.matmul(s, values, out=made)
+                    store(to, made)
 
 
 @thunk(name="Rope", label="rope", partial_extent="scales", where="gpu")

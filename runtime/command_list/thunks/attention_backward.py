@@ -9,6 +9,7 @@ from runtime.command_list.attention_kernels import HeadScores, rotate_pairs
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import buffers, is_half, store, wide_dtype, wide_scratch, widened
 
 WRT = ("q", "k", "v", "mask")
 
@@ -45,33 +46,52 @@ class AttentionBackward(Thunk):
     @property
     def scratch_bytes(self) -> int:
         dtype = self.q.storage.numpy
-        return self._scores.scratch_bytes(dtype, 3) + scratch_for((self.kv_seq * self.head_dim, dtype), (self.kv_seq, dtype))
+        wide = wide_dtype(dtype)
+        own = scratch_for((self.kv_seq * self.head_dim, wide), (self.kv_seq, wide))
+        return self._scores.scratch_bytes(dtype, 3) + own + wide_scratch(dtype, *self._copies)
+
+    @property
+    def _copies(self) -> tuple[int, ...]:
+        """Elements of a head's keys and values, of a block of its queries and of their gradient, and of the sum that a
+        piece of ``out`` is: a mask whole, a head's keys, a block of queries."""
+        keys, rows = self.kv_seq * self.head_dim, self._scores.rows * self.head_dim
+        return keys, keys, rows, rows, {"mask": self.out.numel, "q": rows}.get(self.wrt, keys)
 
     def run(self, q: Array, k: Array, v: Array, dy: Array, mask: Array | None, out: Array, scratch: Scratch) -> None:
         if not self.bhsd:
             q, k, v, dy = (x.swapaxes(1, 2) for x in (q, k, v, dy))
             out = out if self.wrt == "mask" else out.swapaxes(1, 2)
-        rule = self._scores
-        wide = None if mask is None else np.broadcast_to(mask, (self.batch, self.heads, self.seq, self.kv_seq))
+        rule, half, wide = self._scores, is_half(q.dtype), wide_dtype(q.dtype)
+        masks = None if mask is None else np.broadcast_to(mask, (self.batch, self.heads, self.seq, self.kv_seq))
         blocks, stat, hidden = rule.take(scratch, q.dtype, 3)
-        part, column = scratch.take((self.kv_seq, self.head_dim), q.dtype), scratch.take((1, self.kv_seq), q.dtype)
-        if self.wrt != "q":
-            out[...] = 0
-        grid = out.reshape((1,) * (4 - out.ndim) + out.shape) if self.wrt == "mask" else out
+        part, column = scratch.take((self.kv_seq, self.head_dim), wide), scratch.take((1, self.kv_seq), wide)
+        wide_k, wide_v, wide_q, wide_dy, total = buffers(scratch, q.dtype, *self._copies)
+        grid = out if total is None or self.wrt != "mask" else total.reshape(out.shape)
+        if self.wrt == "mask":
+            grid[...] = 0
+            grid = grid.reshape((1,) * (4 - grid.ndim) + grid.shape)
+        share = self.heads // self.kv_heads
         for b in range(self.batch):
             for h in range(self.heads):
-                kv = h // (self.heads // self.kv_heads)
+                kv = h // share
+                keys, values = widened(k[b, kv], wide_k), widened(v[b, kv], wide_v)
+                into = out[b, kv] if self.wrt in ("k", "v") else out
+                if total is not None and self.wrt in ("k", "v"):
+                    into = total.reshape(into.shape)
+                if self.wrt in ("k", "v") and h % share == 0:
+                    into[...] = 0
                 for r in range(0, self.seq, rule.rows):
                     n = min(rule.rows, self.seq - r)
                     p, dp, slope = (x[:n] for x in blocks)
                     rows = slice(r, r + n)
-                    rule.probabilities(q[b, h, rows], k[b, kv], r, None if wide is None else wide[b, h, rows], p, stat[:n],
-                                       hidden[:n], slope)
+                    query, grad = widened(q[b, h, rows], wide_q), widened(dy[b, h, rows], wide_dy)
+                    rule.probabilities(query, keys, r, None if masks is None else masks[b, h, rows], p, stat[:n], hidden[:n],
+                                       slope)
                     if self.wrt == "v":
-                        np.matmul(p.T, dy[b, h, rows], out=part)
-                        np.add(out[b, kv], part, out=out[b, kv])
+                        np.matmul(p.T, grad, out=part)
+                        np.add(into, part, out=into)
                         continue
-                    np.matmul(dy[b, h, rows], v[b, kv].T, out=dp)
+                    np.matmul(grad, values.T, out=dp)
                     self._score_gradient(p, dp, stat[:n])
                     if self.wrt == "mask":
                         _add_summed(grid[b % grid.shape[0], h % grid.shape[1]], dp, rows, stat[:n], column)
@@ -80,10 +100,17 @@ class AttentionBackward(Thunk):
                         dp *= slope
                     dp *= rule.scale
                     if self.wrt == "q":
-                        np.matmul(dp, k[b, kv], out=out[b, h, rows])
+                        to = out[b, h, rows]
+                        made = to if total is None else total[: to.size].reshape(to.shape)
+                        np.matmul(dp, keys, out=made)
+                        store(to, made)
                     else:
-                        np.matmul(dp.T, q[b, h, rows], out=part)
-                        np.add(out[b, kv], part, out=out[b, kv])
+                        np.matmul(dp.T, query, out=part)
+                        np.add(into, part, out=into)
+                if half and self.wrt in ("k", "v") and h % share == share - 1:
+                    store(out[b, kv], into)
+        if half and self.wrt == "mask":
+            store(out, grid.reshape(out.shape))
 
     def _score_gradient(self, p: Array, dp: Array, stat: Array) -> None:
         """dp becomes p (dp - Σ dp p)."""

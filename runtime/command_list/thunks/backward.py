@@ -18,10 +18,12 @@ from runtime.command_list.conv_kernels import (
     transposed_scratch,
     weight_gradient_scratch,
 )
-from runtime.command_list.formulas import PIECE
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.thunks.reduce import running_scratch, running_sum
+from runtime.command_list.thunks.structure import add_rows
+from runtime.command_list.widths import PIECE, buffers, is_half, piece_of, store, wide_dtype, wide_scratch, widened
 from runtime.errors import RunError
 
 
@@ -37,11 +39,16 @@ class ActivationBackward(Thunk):
     alpha: float = 0.0
     beta: float = 0.0
 
+    @property
+    def scratch_bytes(self) -> int:
+        return wide_scratch(self.x.storage.numpy, min(self.len, PIECE))
+
     def run(self, x: Array, dy: Array, dx: Array, scratch: Scratch) -> None:
         slope = SLOPE[self.act]
+        (wide,) = buffers(scratch, x.dtype, min(self.len, PIECE))
         for i in range(0, self.len, PIECE):
             part = slice(i, i + PIECE)
-            np.multiply(dy[part], slope(x[part], self.alpha, self.beta), out=dx[part], casting="unsafe")
+            np.multiply(dy[part], slope(widened(x[part], wide), self.alpha, self.beta), out=dx[part], casting="unsafe")
 
 
 @thunk(name="SoftmaxBackward", label="softmax_backward", partial_extent="no", where="host", extension=True)
@@ -57,14 +64,29 @@ class SoftmaxBackward(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.outer * self.inner, self.y.storage.numpy))
+        rows, columns = self._piece
+        dtype = self.y.storage.numpy
+        return scratch_for((rows * columns, wide_dtype(dtype))) + wide_scratch(dtype, rows * self.axis_dim * columns)
+
+    @property
+    def _piece(self) -> tuple[int, int]:
+        """All at once, in place, unless they are halves, which are widened a piece at a time."""
+        half = is_half(self.y.storage.numpy)
+        return piece_of(self.outer, self.axis_dim, self.inner) if half else (self.outer, self.inner)
 
     def run(self, y: Array, dy: Array, dx: Array, scratch: Scratch) -> None:
-        stat = scratch.take((self.outer, 1, self.inner), y.dtype)
-        np.multiply(dy, y, out=dx)
-        np.add.reduce(dx, axis=1, keepdims=True, out=stat)
-        np.subtract(dy, stat, out=dx)
-        np.multiply(dx, y, out=dx)
+        rows, columns = self._piece
+        stats = scratch.take((rows, 1, columns), wide_dtype(y.dtype))
+        (wide,) = buffers(scratch, y.dtype, rows * self.axis_dim * columns)
+        for a, b in itertools.product(range(0, self.outer, rows), range(0, self.inner, columns)):
+            part = slice(a, a + rows), slice(None), slice(b, b + columns)
+            to = dx[part]
+            made = to if wide is None else wide[: to.size].reshape(to.shape)
+            stat = stats[: to.shape[0], :, : to.shape[2]]
+            np.multiply(dy[part], y[part], out=made, dtype=made.dtype)
+            np.add.reduce(made, axis=1, keepdims=True, out=stat)
+            np.subtract(dy[part], stat, out=made)
+            np.multiply(made, y[part], out=to)
 
 
 @thunk(name="CumsumBackward", label="cumsum_backward", partial_extent="scales", where="host")
@@ -77,12 +99,12 @@ class CumsumBackward(Thunk):
     cols: int
     exclusive: bool
 
+    @property
+    def scratch_bytes(self) -> int:
+        return running_scratch(self.rows, self.cols, self.dx.storage.numpy)
+
     def run(self, dy: Array, dx: Array, scratch: Scratch) -> None:
-        if not self.exclusive:
-            np.cumsum(dy[:, ::-1], axis=1, out=dx[:, ::-1], dtype=dx.dtype)
-        elif self.cols:
-            dx[:, -1] = 0
-            np.cumsum(dy[:, :0:-1], axis=1, out=dx[:, :-1][:, ::-1], dtype=dx.dtype)
+        running_sum(dy[:, ::-1], dx[:, ::-1], self.exclusive, scratch)
 
 
 @thunk(name="GatherBackward", label="gather_backward", partial_extent="scales", where="host")
@@ -97,13 +119,16 @@ class GatherBackward(Thunk):
     num_idx: int
     trailing: int
 
+    @property
+    def scratch_bytes(self) -> int:
+        return wide_scratch(self.dst.storage.numpy, self.outer * self.trailing)
+
     def run(self, dy: Array, indices: Array, dst: Array, scratch: Scratch) -> None:
-        dst[...] = 0
-        for i, row in enumerate(indices.tolist()):
-            at = int(row)
+        rows = [int(i) for i in indices.tolist()]
+        for at in rows:
             if not -self.axis_dim <= at < self.axis_dim:
                 raise RunError(f"index {at} is outside [-{self.axis_dim}, {self.axis_dim})")
-            np.add(dst[:, at], dy[:, i], out=dst[:, at])
+        add_rows(dy, rows, dst, scratch)
 
 
 # --- pooling ------------------------------------------------------------------------------------------
@@ -136,7 +161,8 @@ class MaxPool2dBackward(Thunk):
     @property
     def scratch_bytes(self) -> int:
         count = self._block * self.h_out * self.w_out
-        return scratch_for((count, self.x.storage.numpy), (count, DType.I32.numpy), (count, DType.BOOL.numpy))
+        own = scratch_for((count, self.x.storage.numpy), (count, DType.I32.numpy), (count, DType.BOOL.numpy))
+        return own + wide_scratch(self.x.storage.numpy, self._block * self.h * self.w)
 
     def _cut(self, tap: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
         """(windows whose tap lies in x, those elements of x)."""
@@ -154,12 +180,14 @@ class MaxPool2dBackward(Thunk):
         planes, grads, outs = (a.reshape(-1, *a.shape[2:]) for a in (x, dy, dx))
         block, dims = self._block, (self._block, self.h_out, self.w_out)
         best, first, mask = scratch.take(dims, x.dtype), scratch.take(dims, np.int32), scratch.take(dims, np.bool_)
+        (wide,) = buffers(scratch, x.dtype, block * self.h * self.w)
         taps = [(k, *self._cut(tap)) for k, tap in enumerate(itertools.product(range(self.kh), range(self.kw)))]
-        outs[...] = 0
         for p in range(0, len(planes), block):
             part = slice(p, p + block)
             count = len(planes[part])
             best[:count], first[:count] = -np.inf, -1
+            total = outs[part] if wide is None else wide[: outs[part].size].reshape(outs[part].shape)
+            total[...] = 0
             for k, w, e in taps:
                 place = (slice(0, count), *w)
                 np.greater(planes[part][:, e[0], e[1]], best[place], out=mask[place])
@@ -168,8 +196,10 @@ class MaxPool2dBackward(Thunk):
             for k, w, e in taps:
                 place = (slice(0, count), *w)
                 np.equal(first[place], k, out=mask[place])
-                into = outs[part][:, e[0], e[1]]
+                into = total[:, e[0], e[1]]
                 np.add(into, grads[part][:, w[0], w[1]], out=into, where=mask[place])
+            if wide is not None:
+                store(outs[part], total)
 
 
 # --- convolution --------------------------------------------------------------------------------------
@@ -251,11 +281,16 @@ class Conv2dBackwardWeight(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return weight_gradient_scratch(self.geometry, self.x.storage.numpy)
+        dtype = self.x.storage.numpy
+        return wide_scratch(dtype, self.dw.numel) + weight_gradient_scratch(self.geometry, dtype)
 
     def run(self, x: Array, dy: Array, dw: Array, scratch: Scratch) -> None:
-        g, mark = self.geometry, scratch.mark
-        dw[...] = 0
+        g = self.geometry
+        (total,) = buffers(scratch, dw.dtype, dw.size)
+        into, mark = dw if total is None else total.reshape(dw.shape), scratch.mark
+        into[...] = 0
         for image, grad in zip(x, dy, strict=True):
-            add_weight_gradient(g, image, grad, dw, scratch)
+            add_weight_gradient(g, image, grad, into, scratch)
             scratch.release(mark)
+        if total is not None:
+            store(dw, into)

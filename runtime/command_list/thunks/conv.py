@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 
 from planner_core.ir import Array
+from planner_core.ir.ops.reduce import identity
 from runtime.command_list.conv_kernels import (
     ConvGeometry,
     convolve,
@@ -17,6 +19,7 @@ from runtime.command_list.formulas import activate, activation_scratch
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import PIECE, buffers, wide_dtype, wide_scratch
 
 
 @thunk(name="Conv2D", label="conv2d", partial_extent="scales", where="gpu")
@@ -165,12 +168,37 @@ class Pool2D(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.h_out * self.w_out, self.dst.storage.numpy)) if self.kind == "mean" else 0
+        dtype = self.dst.storage.numpy
+        if self.kind != "mean":
+            return 0
+        area = self.h_out * self.w_out
+        return scratch_for((area, wide_dtype(dtype))) + wide_scratch(dtype, self._planes * area)
+
+    @property
+    def _planes(self) -> int:
+        """Planes of halves that are summed at a time."""
+        return max(1, min(self.n * self.c, PIECE // max(self.h_out * self.w_out, 1)))
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        x, out = src.reshape(-1, self.h, self.w), dst.reshape(-1, self.h_out, self.w_out)
-        merge = np.maximum if self.kind == "max" else np.add
-        out[...] = -np.inf if self.kind == "max" else 0
+        planes, outs = src.reshape(-1, self.h, self.w), dst.reshape(-1, self.h_out, self.w_out)
+        if self.kind == "max":
+            self._merge(np.maximum, planes, outs, identity("max", dst.dtype))
+            return
+        counts = scratch.take((self.h_out, self.w_out), wide_dtype(dst.dtype))
+        np.multiply(self._counts(self.h_out, self.kh, self.sh, self.ph, self.h, self.ph_end)[:, None],
+                    self._counts(self.w_out, self.kw, self.sw, self.pw, self.w, self.pw_end), out=counts,
+                    casting="unsafe")
+        (wide,) = buffers(scratch, dst.dtype, self._planes * self.h_out * self.w_out)
+        step = len(outs) if wide is None else self._planes
+        for p in range(0, len(outs), max(step, 1)):
+            to = outs[p : p + step]
+            total = to if wide is None else wide[: to.size].reshape(to.shape)
+            self._merge(np.add, planes[p : p + step], total, 0)
+            np.divide(total, counts, out=to, casting="unsafe" if to.dtype.kind in "iu" else "same_kind")
+
+    def _merge(self, merge: np.ufunc, x: Array, out: Array, start: Any) -> None:
+        """out = ``merge`` of start and the windows of x, tap by tap."""
+        out[...] = start
         for i, j in itertools.product(range(self.kh), range(self.kw)):
             y0, y1 = self._inside(i - self.ph, self.sh, self.h_out, self.h)
             x0, x1 = self._inside(j - self.pw, self.sw, self.w_out, self.w)
@@ -180,12 +208,6 @@ class Pool2D(Thunk):
                         left : left + (x1 - x0 - 1) * self.sw + 1 : self.sw]
                 place = out[:, y0:y1, x0:x1]
                 merge(place, cut, out=place)
-        if self.kind == "mean":
-            counts = scratch.take((self.h_out, self.w_out), dst.dtype)
-            np.multiply(self._counts(self.h_out, self.kh, self.sh, self.ph, self.h, self.ph_end)[:, None],
-                        self._counts(self.w_out, self.kw, self.sw, self.pw, self.w, self.pw_end), out=counts,
-                        casting="unsafe")
-            np.divide(out, counts, out=out)
 
     @staticmethod
     def _inside(first: int, step: int, count: int, extent: int) -> tuple[int, int]:

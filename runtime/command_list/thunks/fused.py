@@ -8,7 +8,6 @@ import numpy as np
 
 from planner_core.ir import Array
 from runtime.command_list.formulas import (
-    PIECE,
     activate,
     activation_scratch,
     multiply_activated,
@@ -17,13 +16,12 @@ from runtime.command_list.formulas import (
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.thunks.reduce import normalize, row_dtype
+from runtime.command_list.thunks.reduce import norm_rows, norm_scratch, normalize
+from runtime.command_list.widths import PIECE, buffers, store, wide_dtype, wide_scratch
 
 
-def _summed(x: Array, res: Array, bias: Array | None, out: Array) -> None:
-    np.add(x, res, out=out)
-    if bias is not None:
-        np.add(out, bias, out=out)
+def _terms(x: Array, res: Array, bias: Array | None) -> tuple[Array, ...]:
+    return (x, res) if bias is None else (x, res, bias)
 
 
 @thunk(name="FusedResidualLN", label="fused_residual_ln", partial_extent="scales", where="gpu")
@@ -46,13 +44,10 @@ class FusedResidualLN(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, row_dtype(self.out.storage.numpy)))
+        return norm_scratch(self.rows, self.h, self.out.storage.numpy)
 
     def run(self, x: Array, res: Array, bias: Array | None, g: Array, b: Array, out: Array, scratch: Scratch) -> None:
-        _summed(x, res, bias, out)
-        normalize(out, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, True)
-        np.multiply(out, g, out=out)
-        np.add(out, b, out=out)
+        norm_rows(_terms(x, res, bias), g, b, out, self.eps, True, scratch)
 
 
 @thunk(name="FusedResidualRmsNorm", label="fused_residual_rms_norm", partial_extent="scales", where="gpu")
@@ -75,15 +70,11 @@ class FusedResidualRmsNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, row_dtype(self.out.storage.numpy)))
+        return norm_scratch(self.rows, self.h, self.out.storage.numpy)
 
     def run(self, x: Array, res: Array, bias: Array | None, g: Array, b: Array | None, out: Array,
             scratch: Scratch) -> None:
-        _summed(x, res, bias, out)
-        normalize(out, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, False)
-        np.multiply(out, g, out=out)
-        if b is not None:
-            np.add(out, b, out=out)
+        norm_rows(_terms(x, res, bias), g, b, out, self.eps, False, scratch)
 
 
 @thunk(name="FusedRmsNormMulSilu", label="fused_rms_norm_mul_silu", partial_extent="scales", where="gpu")
@@ -102,13 +93,10 @@ class FusedRmsNormMulSilu(Thunk):
     @property
     def scratch_bytes(self) -> int:
         storage = self.out.storage
-        return scratch_for((self.rows, row_dtype(storage.numpy))) + multiply_activated_scratch(storage, self.rows * self.h)
+        return norm_scratch(self.rows, self.h, storage.numpy) + multiply_activated_scratch(storage, self.rows * self.h)
 
     def run(self, x: Array, g: Array, b: Array | None, z: Array, out: Array, scratch: Scratch) -> None:
-        normalize(x, out, scratch.take(self.rows, row_dtype(out.dtype)), self.eps, False)
-        np.multiply(out, g, out=out)
-        if b is not None:
-            np.add(out, b, out=out)
+        norm_rows((x,), g, b, out, self.eps, False, scratch)
         multiply_activated("silu", z, out, scratch)
 
 
@@ -130,11 +118,11 @@ class GroupNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.n * self.num_groups, row_dtype(self.dst.storage.numpy)))
+        return scratch_for((self.n * self.num_groups, wide_dtype(self.dst.storage.numpy)))
 
     def run(self, src: Array, g: Array, b: Array, dst: Array, scratch: Scratch) -> None:
         rows = self.n * self.num_groups
-        normalize(src.reshape(rows, -1), dst.reshape(rows, -1), scratch.take(rows, row_dtype(dst.dtype)), self.eps, True)
+        normalize(src.reshape(rows, -1), dst.reshape(rows, -1), scratch.take(rows, wide_dtype(dst.dtype)), self.eps, True)
         np.multiply(dst, g[:, None], out=dst)
         np.add(dst, b[:, None], out=dst)
 
@@ -223,19 +211,23 @@ class FusedDepthwiseConv1dBsc(Thunk):
     @property
     def scratch_bytes(self) -> int:
         storage = self.dst.storage
-        own = scratch_for((self.k * self.channels, storage.numpy), (self._rows * self.channels, storage.numpy))
+        wide, block = wide_dtype(storage.numpy), self._rows * self.channels
+        own = scratch_for((self.k * self.channels, wide), (block, wide)) + wide_scratch(storage.numpy, block)
         return own + (activation_scratch("silu", storage, self.dst.numel) if self.silu else 0)
 
     def run(self, src: Array, weight: Array, dst: Array, scratch: Scratch) -> None:
-        taps = scratch.take((self.k, self.channels), dst.dtype)
+        taps = scratch.take((self.k, self.channels), wide_dtype(dst.dtype))
         np.copyto(taps, weight[:, 0].T)
-        product = scratch.take((self._rows, self.channels), dst.dtype)
+        product = scratch.take((self._rows, self.channels), wide_dtype(dst.dtype))
+        (total,) = buffers(scratch, dst.dtype, product.size)
         for x, y in zip(src, dst, strict=True):
             for r in range(0, self.out_seq, self._rows):
-                out = y[r : r + self._rows]
+                to = y[r : r + self._rows]
+                out = to if total is None else total[: to.size].reshape(to.shape)
                 np.multiply(x[r : r + len(out)], taps[0], out=out)
                 for t in range(1, self.k):
                     np.multiply(x[r + t : r + t + len(out)], taps[t], out=product[: len(out)])
                     np.add(out, product[: len(out)], out=out)
+                store(to, out)
         if self.silu:
             activate("silu", dst, dst, scratch)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Array
-from runtime.command_list.formulas import PIECE
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.thunks.reduce import row_dots
+from runtime.command_list.widths import PIECE, buffers, is_half, wide_dtype, wide_scratch, widened
 from runtime.errors import RunError
 
 _INTP = np.dtype(np.intp)
@@ -30,30 +31,26 @@ def _labels(labels: Array, c: int, at: Array) -> Array:
     return at
 
 
-def _dot(a: Array, b: Array, out: Array) -> None:
-    np.matmul(a[:, None, :], b[:, :, None], out=out[:, None, None])
-
-
 class _Rows:
-    """Scratch of a block: shifted logits and four values a row."""
+    """Scratch of a block: shifted logits and four values a row; f32 for halves."""
 
     def __init__(self, n: int, c: int, dtype: np.dtype[Any], scratch: Scratch) -> None:
-        block = _block(n, c)
-        self.shifted = scratch.take((block, c), dtype)
-        self.a, self.b = scratch.take(block, dtype), scratch.take(block, dtype)
+        block, wide = _block(n, c), wide_dtype(dtype)
+        self.shifted = scratch.take((block, c), wide)
+        self.a, self.b, self.c = (scratch.take(block, wide) for _ in range(3))
         self.at = scratch.take(block, _INTP)
 
     @staticmethod
     def scratch_bytes(n: int, c: int, dtype: np.dtype[Any]) -> int:
-        block = _block(n, c)
-        return scratch_for((block * c, dtype), (block, dtype), (block, dtype), (block, _INTP))
+        block, wide = _block(n, c), wide_dtype(dtype)
+        return scratch_for((block * c, wide), *[(block, wide)] * 3, (block, _INTP))
 
     def shift(self, logits: Array) -> Array:
         """logits less each row's largest."""
-        n = len(logits)
-        np.maximum.reduce(logits, axis=1, out=self.a[:n])
-        np.subtract(logits, self.a[:n, None], out=self.shifted[:n])
-        return self.shifted[:n]
+        s, largest = self.shifted[: len(logits)], self.a[: len(logits)]
+        np.maximum.reduce(logits, axis=1, out=largest, dtype=largest.dtype)
+        np.subtract(logits, largest[:, None], out=s)
+        return s
 
 
 def _log_sum(s: Array, out: Array) -> None:
@@ -81,12 +78,12 @@ class SoftmaxCrossEntropyDense(Thunk):
         for r in range(0, self.n, len(rows.a)):
             part = slice(r, min(r + len(rows.a), self.n))
             s, t, out = rows.shift(logits[part]), targets[part], dst[part]
-            dot, total = rows.a[: len(s)], rows.b[: len(s)]
-            _dot(t, s, dot)
-            _log_sum(s, out)
-            np.add.reduce(t, axis=1, out=total)
-            np.multiply(out, total, out=out)
-            np.subtract(out, dot, out=out)
+            dot, total, loss = rows.a[: len(s)], rows.b[: len(s)], rows.c[: len(s)]
+            row_dots(t, s, dot)
+            _log_sum(s, loss)
+            np.add.reduce(t, axis=1, out=total, dtype=total.dtype)
+            np.multiply(loss, total, out=loss)
+            np.subtract(loss, dot, out=out)
 
 
 @thunk(name="SoftmaxCrossEntropyWithLogits", label="softmax_cross_entropy_with_logits", partial_extent="no", where="gpu")
@@ -110,8 +107,9 @@ class SoftmaxCrossEntropyWithLogits(Thunk):
             s, out = rows.shift(logits[part]), dst[part]
             at, picked = _labels(labels[part], self.c, rows.at[: len(s)]), rows.b[: len(s)]
             np.take(s.reshape(-1), at, out=picked, mode="wrap")
-            _log_sum(s, out)
-            np.subtract(out, picked, out=out)
+            loss = rows.c[: len(s)]
+            _log_sum(s, loss)
+            np.subtract(loss, picked, out=out)
 
 
 @thunk(name="SoftmaxCrossEntropyBackward", label="softmax_cross_entropy_backward", partial_extent="no", where="gpu")
@@ -127,20 +125,33 @@ class SoftmaxCrossEntropyBackward(Thunk):
     dense: bool = False
 
     @property
+    def _block(self) -> int:
+        """Rows at a time: all, in place, unless they are halves, which are widened a block at a time."""
+        return _block(self.n, self.c) if is_half(self.logits.storage.numpy) else self.n
+
+    @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.n, self.logits.storage.numpy), (self.n, _INTP))
+        dtype, block = self.logits.storage.numpy, self._block
+        return scratch_for((block, wide_dtype(dtype)), (block, _INTP)) + wide_scratch(dtype, block * self.c)
 
     def run(self, logits: Array, labels: Array, d_loss: Array, dlogits: Array, scratch: Scratch) -> None:
-        stat, at = scratch.take(self.n, logits.dtype), scratch.take(self.n, _INTP)
-        np.maximum.reduce(logits, axis=1, out=stat)
-        np.subtract(logits, stat[:, None], out=dlogits)
-        np.exp(dlogits, out=dlogits)
-        np.add.reduce(dlogits, axis=1, out=stat)
-        np.divide(dlogits, stat[:, None], out=dlogits)
-        if self.dense:
-            np.add.reduce(labels, axis=1, out=stat)
-            np.multiply(dlogits, stat[:, None], out=dlogits)
-            np.subtract(dlogits, labels, out=dlogits)
-        else:
-            np.subtract.at(dlogits.reshape(-1), _labels(labels, self.c, at), dlogits.dtype.type(1))
-        np.multiply(dlogits, d_loss[:, None], out=dlogits)
+        block = self._block
+        stats, places = scratch.take(block, wide_dtype(logits.dtype)), scratch.take(block, _INTP)
+        (wide,) = buffers(scratch, logits.dtype, block * self.c)
+        for r in range(0, self.n, max(block, 1)):
+            x, to = widened(logits[r : r + block], wide), dlogits[r : r + block]
+            made, stat = to if wide is None else x, stats[: len(to)]
+            np.maximum.reduce(x, axis=1, out=stat)
+            np.subtract(x, stat[:, None], out=made)
+            np.exp(made, out=made)
+            np.add.reduce(made, axis=1, out=stat)
+            np.divide(made, stat[:, None], out=made)
+            if self.dense:
+                t = labels[r : r + block]
+                np.add.reduce(t, axis=1, out=stat, dtype=stat.dtype)
+                np.multiply(made, stat[:, None], out=made)
+                np.subtract(made, t, out=made)
+            else:
+                at = _labels(labels[r : r + block], self.c, places[: len(to)])
+                np.subtract.at(made.reshape(-1), at, made.dtype.type(1))
+            np.multiply(made, d_loss[r : r + block, None], out=to)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Array
-from runtime.command_list.formulas import PIECE
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.thunks.reduce import normalize, row_dots, row_dtype
+from runtime.command_list.thunks.reduce import normalize, row_dots
+from runtime.command_list.widths import PIECE, buffers, store, wide_dtype, wide_scratch
 
 
 def _block(rows: int, h: int) -> int:
@@ -20,47 +20,69 @@ def _block(rows: int, h: int) -> int:
 
 def norm_backward_scratch(rows: int, h: int, dtype: np.dtype[Any]) -> int:
     """What either row kernel takes."""
-    block = _block(rows, h)
-    return scratch_for((block * h, dtype), (block, row_dtype(dtype)), (block, row_dtype(dtype)), (h, dtype))
+    block, wide = _block(rows, h), wide_dtype(dtype)
+    return scratch_for((block * h, wide), (block, wide), (block, wide), (h, wide)) + wide_scratch(dtype, block * h)
 
 
-def _take(rows: int, h: int, dtype: np.dtype[Any], scratch: Scratch) -> tuple[Array, Array, Array, Array]:
-    block = _block(rows, h)
-    wide = row_dtype(dtype)
-    return scratch.take((block, h), dtype), scratch.take(block, wide), scratch.take(block, wide), scratch.take(h, dtype)
+class _Rows:
+    """Scratch of a block, f32 for halves: x̂, two values a row, a row, and dx̂ where it can't be made in place."""
+
+    def __init__(self, rows: int, h: int, dtype: np.dtype[Any], scratch: Scratch) -> None:
+        block, wide = _block(rows, h), wide_dtype(dtype)
+        self.normal = scratch.take((block, h), wide)
+        self.deviation, self.mean, self.row = scratch.take(block, wide), scratch.take(block, wide), scratch.take(h, wide)
+        self.grad: Array | None
+        (self.grad,) = buffers(scratch, dtype, block * h)
+
+    def normalized(self, x: Array, eps: float, centre: bool) -> Array:
+        """x̂ of a block of rows; ``deviation`` has the divisors."""
+        xhat = self.normal[: len(x)]
+        if self.grad is not None:
+            np.copyto(xhat, x)
+            x = xhat
+        normalize(x, xhat, self.deviation[: len(x)], eps, centre)
+        return xhat
 
 
-def norm_backward(x: Array, dx: Array, eps: float, centre: bool, scratch: Scratch) -> None:
-    """dx, which holds dx̂, becomes r (dx̂ - mean dx̂ - x̂ mean(dx̂ x̂)), the first mean only where centred."""
+def norm_backward(x: Array, dy: Array, gain: Array, dx: Array, eps: float, centre: bool, scratch: Scratch,
+                  plus_one: bool = False) -> None:
+    """dx = r (d - mean d - x̂ mean(d x̂)), d = dy gain (or dy + dy gain), the first mean only where centred."""
     rows, h = x.shape
-    normal, deviation, mean, _ = _take(rows, h, dx.dtype, scratch)
-    for r in range(0, rows, len(normal)):
-        d = dx[r : r + len(normal)]
-        n = len(d)
-        xhat, dev, m = normal[:n], deviation[:n], mean[:n]
-        normalize(x[r : r + n], xhat, dev, eps, centre)
+    own = _Rows(rows, h, dx.dtype, scratch)
+    for r in range(0, rows, len(own.normal)):
+        to, given = dx[r : r + len(own.normal)], dy[r : r + len(own.normal)]
+        n = len(to)
+        d = to if own.grad is None else own.grad[: to.size].reshape(to.shape)
+        np.multiply(given, gain, out=d, dtype=d.dtype)
+        if plus_one:
+            np.add(d, given, out=d)
+        m = own.mean[:n]
+        xhat = own.normalized(x[r : r + n], eps, centre)
         row_dots(d, xhat, m)
         m /= h
-        np.multiply(xhat, m[:, None], out=xhat, casting="same_kind")
+        np.multiply(xhat, m[:, None], out=xhat)
         if centre:
-            np.add.reduce(d, axis=1, out=m, dtype=m.dtype)
+            np.add.reduce(d, axis=1, out=m)
             m /= h
-            np.add(xhat, m[:, None], out=xhat, casting="same_kind")
+            np.add(xhat, m[:, None], out=xhat)
         np.subtract(d, xhat, out=d)
-        np.divide(d, dev[:, None], out=d, casting="same_kind")
+        np.divide(d, own.deviation[:n, None], out=to)
 
 
-def add_gain_gradient(x: Array, dy: Array, out: Array, eps: float, centre: bool, scratch: Scratch) -> None:
-    """out += Σ dy x̂ over rows."""
+def gain_gradient(x: Array, dy: Array, out: Array, eps: float, centre: bool, scratch: Scratch) -> None:
+    """out = Σ dy x̂ over rows."""
     rows, h = x.shape
-    normal, deviation, _, row = _take(rows, h, dy.dtype, scratch)
-    for r in range(0, rows, len(normal)):
-        d = dy[r : r + len(normal)]
-        xhat = normal[: len(d)]
-        normalize(x[r : r + len(d)], xhat, deviation[: len(d)], eps, centre)
+    own = _Rows(rows, h, dy.dtype, scratch)
+    total = out if own.grad is None else own.grad[:h]  # of halves only: nothing else asks for dx̂'s place
+    total[...] = 0
+    for r in range(0, rows, len(own.normal)):
+        d = dy[r : r + len(own.normal)]
+        xhat = own.normalized(x[r : r + len(d)], eps, centre)
         np.multiply(xhat, d, out=xhat)
-        np.add.reduce(xhat, axis=0, out=row)
-        np.add(out, row, out=out)
+        np.add.reduce(xhat, axis=0, out=own.row)
+        np.add(total, own.row, out=total)
+    if own.grad is not None:
+        store(out, total)
 
 
 @thunk(name="RmsNormBackwardInput", label="rms_norm_backward_input", partial_extent="scales", where="host")
@@ -81,8 +103,7 @@ class RmsNormBackwardInput(Thunk):
         return norm_backward_scratch(self.rows, self.h, self.dx.storage.numpy)
 
     def run(self, x: Array, gamma: Array, beta: Array | None, dy: Array, dx: Array, scratch: Scratch) -> None:
-        np.multiply(dy, gamma, out=dx)
-        norm_backward(x, dx, self.eps, False, scratch)
+        norm_backward(x, dy, gamma, dx, self.eps, False, scratch)
 
 
 @thunk(name="RmsNormBackwardGamma", label="rms_norm_backward_gamma", partial_extent="scales", where="host")
@@ -103,8 +124,7 @@ class RmsNormBackwardGamma(Thunk):
         return norm_backward_scratch(self.rows, self.h, self.dgamma.storage.numpy)
 
     def run(self, x: Array, gamma: Array | None, beta: Array | None, dy: Array, dgamma: Array, scratch: Scratch) -> None:
-        dgamma[...] = 0
-        add_gain_gradient(x, dy, dgamma, self.eps, False, scratch)
+        gain_gradient(x, dy, dgamma, self.eps, False, scratch)
 
 
 @thunk(name="RmsNormBackwardBeta", label="rms_norm_backward_beta", partial_extent="scales", where="host")
@@ -120,9 +140,16 @@ class RmsNormBackwardBeta(Thunk):
     h: int
     eps: float = 0.0
 
+    @property
+    def scratch_bytes(self) -> int:
+        return wide_scratch(self.dbeta.storage.numpy, self.h)
+
     def run(self, x: Array | None, gamma: Array | None, beta: Array | None, dy: Array, dbeta: Array,
             scratch: Scratch) -> None:
-        np.add.reduce(dy, axis=0, out=dbeta)
+        (wide,) = buffers(scratch, dbeta.dtype, self.h)
+        total = dbeta if wide is None else wide
+        np.add.reduce(dy, axis=0, out=total, dtype=total.dtype)
+        store(dbeta, total)
 
 
 @thunk(name="LayerNormBackwardInput", label="layer_norm_backward_input", partial_extent="scales", where="host", extension=True)
@@ -142,8 +169,7 @@ class LayerNormBackwardInput(Thunk):
         return norm_backward_scratch(self.rows, self.h, self.dx.storage.numpy)
 
     def run(self, x: Array, gamma: Array, dy: Array, dx: Array, scratch: Scratch) -> None:
-        np.multiply(dy, gamma, out=dx)
-        norm_backward(x, dx, self.eps, True, scratch)
+        norm_backward(x, dy, gamma, dx, self.eps, True, scratch)
 
 
 @thunk(name="LayerNormBackwardGamma", label="layer_norm_backward_gamma", partial_extent="scales", where="host", extension=True)
@@ -162,5 +188,4 @@ class LayerNormBackwardGamma(Thunk):
         return norm_backward_scratch(self.rows, self.h, self.dgamma.storage.numpy)
 
     def run(self, x: Array, dy: Array, dgamma: Array, scratch: Scratch) -> None:
-        dgamma[...] = 0
-        add_gain_gradient(x, dy, dgamma, self.eps, True, scratch)
+        gain_gradient(x, dy, dgamma, self.eps, True, scratch)

@@ -6,10 +6,11 @@ import numpy as np
 
 from planner_core.ir import Array, DType
 from planner_core.ir.philox import key_words, normal, uniform
-from runtime.command_list.formulas import PIECE
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.thunks.reduce import fill_places, pair_dtype, sort_first
+from runtime.command_list.widths import PIECE
 
 _F64, _I64 = DType.F64.numpy, DType.I64.numpy
 
@@ -70,20 +71,21 @@ class Sample(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.vocab, _F64), (self.vocab, _F64))
+        return scratch_for((self.vocab, pair_dtype(_F64)), (self.vocab, _F64))
 
     def run(self, logits: Array, dst: Array, scratch: Scratch) -> None:
-        key, p = scratch.take(self.vocab, _F64), scratch.take(self.vocab, _F64)
+        pairs, p = scratch.take(self.vocab, pair_dtype(_F64)), scratch.take(self.vocab, _F64)
         draws = uniform(key_words(self.seed, None), 0, self.batch)
         for i, row in enumerate(logits):
             if self.temperature == 0:
                 dst[i] = row.argmax()
                 continue
-            np.negative(row, out=key, casting="unsafe")
-            order = np.argsort(key, kind="stable")  # one row of tokens
+            np.negative(row, out=pairs.real, casting="unsafe")
+            fill_places(pairs, 1)
             count = min(self.top_k or self.vocab, self.vocab)
+            order = sort_first(pairs, count)
             kept = p[:count]
-            np.take(key, order[:count], out=kept, mode="clip")
+            np.copyto(kept, order.real)
             np.subtract(kept[0].copy(), kept, out=kept)
             np.divide(kept, self.temperature, out=kept)
             np.exp(kept, out=kept)
@@ -92,4 +94,4 @@ class Sample(Thunk):
             if self.top_p < 1:
                 kept = kept[: int(np.searchsorted(kept, self.top_p)) + 1]
             at = int(np.searchsorted(kept, draws[i] * kept[-1], side="right"))
-            dst[i] = order[min(at, len(kept) - 1)]
+            dst[i] = int(order[min(at, len(kept) - 1)].imag)

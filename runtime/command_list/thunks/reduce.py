@@ -8,25 +8,34 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Array
-from runtime.command_list.formulas import PIECE
+from planner_core.ir.ops.reduce import identity
 from runtime.command_list.operand import In, InOut, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import PIECE, buffers, is_half, piece_of, store, wide_dtype, wide_scratch, widened
 
 REDUCERS: dict[str, Any] = {
     "sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
 }
 
 
+_SUMS = frozenset({"sum", "mean", "prod"})
+_F32 = np.dtype(np.float32)
+
+
 def _reduce(kind: str, src: Array, axis: int | tuple[int, ...], dst: Array, count: int) -> None:
+    if not count and kind in ("max", "min"):  # of nothing: the identity, as in ONNX
+        dst[...] = identity(kind, dst.dtype)
+        return
     REDUCERS[kind].reduce(src, axis=axis, out=dst, dtype=dst.dtype)
     if kind == "mean":
-        np.divide(dst, count, out=dst)
+        np.divide(dst, count, out=dst, casting="same_kind" if dst.dtype.kind not in "iu" else "unsafe")
 
 
 @thunk(name="Reduce", label="reduce", partial_extent="scales", where="gpu")
 class Reduce(Thunk):
-    """dst[outer, inner] = op over the middle axis of src[outer, reduced, inner]."""
+    """dst[outer, inner] = op over the middle axis of src[outer, reduced, inner]; halves are summed in f32, a piece of dst
+    at a time."""
 
     src: In
     dst: Out
@@ -35,21 +44,65 @@ class Reduce(Thunk):
     inner: int
     op: str
 
+    @property
+    def scratch_bytes(self) -> int:
+        return wide_scratch(self.dst.storage.numpy, math.prod(piece_of(self.outer, 1, self.inner))) if self.op in _SUMS else 0
+
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        _reduce(self.op, src, 1, dst, self.reduced)
+        if self.op not in _SUMS or not is_half(dst.dtype):
+            _reduce(self.op, src, 1, dst, self.reduced)
+            return
+        rows, columns = piece_of(self.outer, 1, self.inner)
+        total = scratch.take((rows, columns), _F32)
+        for a in range(0, self.outer, rows):
+            for b in range(0, self.inner, columns):
+                to = dst[a : a + rows, b : b + columns]
+                part = total[: to.shape[0], : to.shape[1]]
+                _reduce(self.op, src[a : a + rows, :, b : b + columns], 1, part, self.reduced)
+                store(to, part)
 
 
 @thunk(name="ReduceAxes", label="reduce_axes", partial_extent="no", where="host", extension=True)
 class ReduceAxes(Thunk):
-    """dst = op over ``axes`` of src, which need not be neighbours."""
+    """dst = op over ``axes`` of src, which need not be neighbours; halves are summed in f32, some of the first axis at a
+    time where it stays."""
 
     src: In
     dst: Out
     axes: tuple[int, ...]
     op: str
 
+    @property
+    def _rows(self) -> int:
+        """Of dst's first axis, how many at a time; 0: it is all one piece."""
+        if 0 in self.axes or not self.dst.shape:
+            return 0
+        count = self.dst.shape[0]
+        return max(1, min(count, PIECE * count // max(self.dst.numel, 1)))
+
+    @property
+    def scratch_bytes(self) -> int:
+        if self.op not in _SUMS:
+            return 0
+        whole = self.dst.numel
+        return wide_scratch(self.dst.storage.numpy, whole * self._rows // max(self.dst.shape[0], 1) if self._rows else whole)
+
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        _reduce(self.op, src, self.axes, dst, math.prod(src.shape[a] for a in self.axes))
+        count = math.prod(src.shape[a] for a in self.axes)
+        if self.op not in _SUMS or not is_half(dst.dtype):
+            _reduce(self.op, src, self.axes, dst, count)
+            return
+        rows = self._rows
+        if not rows:
+            total = scratch.take(dst.shape, _F32)
+            _reduce(self.op, src, self.axes, total, count)
+            store(dst, total)
+            return
+        total = scratch.take((rows, *dst.shape[1:]), _F32)
+        for r in range(0, dst.shape[0], rows):
+            to = dst[r : r + rows]
+            _reduce(self.op, src[r : r + rows], self.axes, total[: len(to)], count)
+            store(to, total[: len(to)])
 
 
 @thunk(name="ArgReduce", label="argreduce", partial_extent="full_ok", where="host")
@@ -71,9 +124,7 @@ class ArgReduce(Thunk):
 
     @property
     def _piece(self) -> tuple[int, int]:
-        """Outer rows and inner columns that one step takes."""
-        columns = min(self.inner, max(PIECE // max(self.reduced, 1), 1))
-        return min(self.outer, max(PIECE // max(columns * self.reduced, 1), 1) if columns == self.inner else 1), columns
+        return piece_of(self.outer, self.reduced, self.inner)
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
         rows, columns = self._piece
@@ -93,9 +144,34 @@ class ArgReduce(Thunk):
                 np.copyto(to, at, casting="unsafe")
 
 
+_PAIR = np.dtype(np.complex128)
+_IOTA = 4096
+
+
+def pair_dtype(storage: np.dtype[Any]) -> np.dtype[Any]:
+    """What holds (value, place) exactly: a complex number, which NumPy sorts in place by one, then the other."""
+    return np.dtype(np.clongdouble) if storage.kind in "iu" and storage.itemsize == 8 else _PAIR
+
+
+def fill_places(pairs: Array, sign: int) -> None:
+    """pairs.imag = 0, ±1, ±2, …"""
+    for i in range(0, len(pairs), _IOTA):
+        some = pairs.imag[i : i + _IOTA]
+        np.multiply(np.arange(i, i + len(some)), sign, out=some)
+
+
+def sort_first(pairs: Array, count: int) -> Array:
+    """The ``count`` least pairs in order, in place."""
+    if count < len(pairs):
+        pairs.partition(count)
+    first = pairs[:count]
+    first.sort()
+    return first
+
+
 @thunk(name="TopK", label="topk", partial_extent="scales", where="gpu")
 class TopK(Thunk):
-    """Indices (or ``values``) of the k largest or smallest of each row, in order, first ones first."""
+    """Indices (or ``values``) of the k largest or smallest of each row, in order, first ones first. NaN is largest."""
 
     src: In
     dst: Out
@@ -107,17 +183,60 @@ class TopK(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.axis_dim, self.src.storage.numpy))
+        return scratch_for((self.axis_dim, pair_dtype(self.src.storage.numpy)))
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        key = scratch.take(self.axis_dim, src.dtype)
+        pairs = scratch.take(self.axis_dim, pair_dtype(src.dtype))
         for row, out in zip(src, dst, strict=True):
-            if self.largest:  # a stable sort of the mirrored row keeps the first of equals first
-                np.copyto(key, row[::-1])
-                order = self.axis_dim - 1 - np.argsort(key, kind="stable")[::-1][: self.k]
+            np.copyto(pairs.real, row)
+            fill_places(pairs, -1 if self.largest else 1)
+            if self.largest:  # from the far end of the order: of equals the first has the largest negated place
+                if self.k < self.axis_dim:
+                    pairs.partition(self.axis_dim - self.k - 1)
+                best = pairs[self.axis_dim - self.k :]
+                best.sort()
+                best = best[::-1]
             else:
-                order = np.argsort(row, kind="stable")[: self.k]
-            out[...] = row[order] if self.values else order
+                best = sort_first(pairs, self.k)
+            if self.values:
+                np.copyto(out, best.real, casting="unsafe")
+            else:
+                np.abs(best.imag, out=out, casting="unsafe")
+
+
+def running_scratch(rows: int, cols: int, dtype: np.dtype[Any]) -> int:
+    """What ``running_sum`` takes: halves' pieces, before and after."""
+    count = math.prod(_running_piece(rows, cols))
+    return wide_scratch(dtype, count, count)
+
+
+def _running_piece(rows: int, cols: int) -> tuple[int, int]:
+    columns = min(cols, PIECE)
+    return max(1, min(rows, PIECE // max(columns, 1))), columns
+
+
+def running_sum(src: Array, dst: Array, exclusive: bool, scratch: Scratch) -> None:
+    """dst = the running sums of src's rows; exclusive leaves the element itself out. Halves: in f32, piece by piece, the
+    sum so far carried on."""
+    rows, cols = src.shape
+    if exclusive and cols:
+        dst[:, 0] = 0
+        src, dst = src[:, :-1], dst[:, 1:]
+    if not is_half(dst.dtype):
+        np.cumsum(src, axis=1, out=dst, dtype=dst.dtype)
+        return
+    some, columns = _running_piece(rows, cols)
+    before, after = scratch.take((some, columns), _F32), scratch.take((some, columns), _F32)
+    for r in range(0, rows, some):
+        n = min(some, rows - r)
+        for c in range(0, src.shape[1], columns):
+            m = min(columns, src.shape[1] - c)
+            x, y = before[:n, :m], after[:n, :m]
+            np.copyto(x, src[r : r + n, c : c + m])
+            if c:  # pieces before this one are full
+                np.add(x[:, 0], after[:n, columns - 1], out=x[:, 0])
+            np.cumsum(x, axis=1, out=y)
+            store(dst[r : r + n, c : c + m], y)
 
 
 @thunk(name="Cumsum", label="cumsum", partial_extent="scales", where="gpu")
@@ -130,22 +249,43 @@ class Cumsum(Thunk):
     cols: int
     exclusive: bool
 
+    @property
+    def scratch_bytes(self) -> int:
+        return running_scratch(self.rows, self.cols, self.dst.storage.numpy)
+
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        if not self.exclusive:
-            np.cumsum(src, axis=1, out=dst, dtype=dst.dtype)
-        elif self.cols:
-            dst[:, 0] = 0
-            np.cumsum(src[:, :-1], axis=1, out=dst[:, 1:], dtype=dst.dtype)
+        running_sum(src, dst, self.exclusive, scratch)
 
 
-def _softmax(src: Array, dst: Array, axis: int, scratch: Scratch) -> None:
-    dims = list(src.shape)
-    dims[axis] = 1
-    stat = scratch.take(dims, src.dtype)
-    np.maximum.reduce(src, axis=axis, keepdims=True, out=stat)
+def _softmax_scratch(outer: int, middle: int, inner: int, dtype: np.dtype[Any]) -> int:
+    if not is_half(dtype):
+        return scratch_for((outer * inner, dtype))
+    count = math.prod(piece_of(outer, middle, inner))
+    return wide_scratch(dtype, count * middle, count)
+
+
+def _softmax(src: Array, dst: Array, scratch: Scratch) -> None:
+    """Along the middle of three axes; halves in f32, a piece at a time. dst may be src."""
+    outer, middle, inner = src.shape
+    if not is_half(src.dtype):
+        _softmax_of(src, dst, scratch.take((outer, 1, inner), src.dtype))
+        return
+    rows, columns = piece_of(outer, middle, inner)
+    wide, stat = scratch.take((rows, middle, columns), _F32), scratch.take((rows, 1, columns), _F32)
+    for a in range(0, outer, rows):
+        for b in range(0, inner, columns):
+            cut, to = src[a : a + rows, :, b : b + columns], dst[a : a + rows, :, b : b + columns]
+            x = wide[: cut.shape[0], :, : cut.shape[2]]
+            np.copyto(x, cut)
+            _softmax_of(x, x, stat[: cut.shape[0], :, : cut.shape[2]])
+            store(to, x)
+
+
+def _softmax_of(src: Array, dst: Array, stat: Array) -> None:
+    np.maximum.reduce(src, axis=1, keepdims=True, out=stat)
     np.subtract(src, stat, out=dst)
     np.exp(dst, out=dst)
-    np.add.reduce(dst, axis=axis, keepdims=True, out=stat)
+    np.add.reduce(dst, axis=1, keepdims=True, out=stat)
     np.divide(dst, stat, out=dst)
 
 
@@ -159,10 +299,11 @@ class Softmax(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, self.data.storage.numpy))
+        return _softmax_scratch(self.rows, self.cols, 1, self.data.storage.numpy)
 
     def run(self, data: Array, scratch: Scratch) -> None:
-        _softmax(data, data, 1, scratch)
+        rows = data[:, :, None]
+        _softmax(rows, rows, scratch)
 
 
 @thunk(name="SoftmaxOut", label="softmax_out", partial_extent="no", where="host", extension=True)
@@ -177,18 +318,13 @@ class SoftmaxOut(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.outer * self.inner, self.src.storage.numpy))
+        return _softmax_scratch(self.outer, self.axis_dim, self.inner, self.src.storage.numpy)
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        _softmax(src, dst, 1, scratch)
+        _softmax(src, dst, scratch)
 
 
 # --- norms --------------------------------------------------------------------------------------------
-
-
-def row_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What a row's sums are kept in: f32 for halves, whose squares would overflow."""
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def row_dots(a: Array, b: Array, out: Array) -> None:
@@ -200,7 +336,7 @@ def row_dots(a: Array, b: Array, out: Array) -> None:
 
 
 def normalize(src: Array, dst: Array, stat: Array, eps: float, centre: bool) -> None:
-    """dst = x / sqrt(mean(x²) + eps) by row, x = src less its mean where centred; ``stat``, of ``row_dtype``, keeps the
+    """dst = x / sqrt(mean(x²) + eps) by row, x = src less its mean where centred; ``stat``, of ``wide_dtype``, keeps the
     divisors. dst may be src."""
     h = src.shape[1]
     if centre:
@@ -213,6 +349,37 @@ def normalize(src: Array, dst: Array, stat: Array, eps: float, centre: bool) -> 
     stat += eps
     np.sqrt(stat, out=stat)
     np.divide(src, stat[:, None], out=dst, casting="same_kind")
+
+
+def norm_scratch(rows: int, h: int, dtype: np.dtype[Any]) -> int:
+    """What ``norm_rows`` takes: a divisor a row, and, of halves, a block of rows."""
+    block = _norm_block(rows, h) if is_half(dtype) else rows
+    return scratch_for((block, wide_dtype(dtype))) + wide_scratch(dtype, block * h)
+
+
+def _norm_block(rows: int, h: int) -> int:
+    return max(1, min(rows, PIECE // max(h, 1)))
+
+
+def norm_rows(terms: tuple[Array, ...], g: Array, b: Array | None, dst: Array, eps: float, centre: bool,
+              scratch: Scratch) -> None:
+    """dst = norm(the sum of terms) * g (+ b) by row. Halves: in f32, a block of rows at a time, rounded once. dst may be the
+    first term."""
+    rows, h = dst.shape
+    block = _norm_block(rows, h) if is_half(dst.dtype) else rows
+    stat = scratch.take(block, wide_dtype(dst.dtype))
+    (wide,) = buffers(scratch, dst.dtype, block * h)
+    for r in range(0, rows, max(block, 1)):
+        to, (x, *more) = dst[r : r + block], (t if t.ndim == 1 else t[r : r + block] for t in terms)
+        y = to if wide is None else widened(x, wide)
+        for term in more:
+            np.add(x if wide is None else y, term, out=y)
+            x = y
+        normalize(x if wide is None else y, y, stat[: len(y)], eps, centre)
+        np.multiply(y, g, out=y)
+        if b is not None:
+            np.add(y, b, out=y)
+        store(to, y)
 
 
 @thunk(name="LayerNorm", label="layer_norm", partial_extent="scales", where="gpu")
@@ -229,12 +396,10 @@ class LayerNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, row_dtype(self.src.storage.numpy)))
+        return norm_scratch(self.rows, self.h, self.src.storage.numpy)
 
     def run(self, src: Array, g: Array, b: Array, dst: Array, scratch: Scratch) -> None:
-        normalize(src, dst, scratch.take(self.rows, row_dtype(src.dtype)), self.eps, True)
-        np.multiply(dst, g, out=dst)
-        np.add(dst, b, out=dst)
+        norm_rows((src,), g, b, dst, self.eps, True, scratch)
 
 
 @thunk(name="RmsNorm", label="rms_norm", partial_extent="scales", where="gpu")
@@ -251,13 +416,10 @@ class RmsNorm(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self.rows, row_dtype(self.src.storage.numpy)))
+        return norm_scratch(self.rows, self.h, self.src.storage.numpy)
 
     def run(self, src: Array, g: Array, b: Array | None, dst: Array, scratch: Scratch) -> None:
-        normalize(src, dst, scratch.take(self.rows, row_dtype(src.dtype)), self.eps, False)
-        np.multiply(dst, g, out=dst)
-        if b is not None:
-            np.add(dst, b, out=dst)
+        norm_rows((src,), g, b, dst, self.eps, False, scratch)
 
 
 @thunk(name="LayerNorm2d", label="layer_norm2d", partial_extent="no", where="gpu")
@@ -280,15 +442,18 @@ class LayerNorm2d(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        dtype = self.src.storage.numpy
-        return scratch_for((self._block, dtype), (self.c * self._block, dtype))
+        dtype = wide_dtype(self.src.storage.numpy)
+        own = scratch_for((self._block, dtype), (self.c * self._block, dtype))
+        return own + wide_scratch(self.src.storage.numpy, self.c * self._block)
 
     def run(self, src: Array, g: Array, b: Array, dst: Array, scratch: Scratch) -> None:
-        block = self._block
-        stats, squares = scratch.take(block, src.dtype), scratch.take(self.c * block, src.dtype)
+        block, wide = self._block, wide_dtype(src.dtype)
+        stats, squares = scratch.take(block, wide), scratch.take(self.c * block, wide)
+        (rounded_later,) = buffers(scratch, src.dtype, self.c * block)
         for image, out in zip(src, dst, strict=True):
             for i in range(0, self.h * self.w, block):
-                x, y = image[:, i : i + block], out[:, i : i + block]
+                x, into = widened(image[:, i : i + block], rounded_later), out[:, i : i + block]
+                y = into if rounded_later is None else x
                 stat = stats[: x.shape[1]]
                 sq = squares[: x.size].reshape(x.shape)
                 np.add.reduce(x, axis=0, out=stat)
@@ -302,6 +467,7 @@ class LayerNorm2d(Thunk):
                 np.divide(y, stat, out=y)
                 np.multiply(y, g[:, None], out=y)
                 np.add(y, b[:, None], out=y)
+                store(into, y)
 
 
 @thunk(name="BatchNormInference", label="batch_norm", partial_extent="no", where="host", extension=True)
@@ -320,20 +486,29 @@ class BatchNormInference(Thunk):
     eps: float
 
     @property
+    def _channels(self) -> int:
+        return min(self.c, max(1, PIECE // max(self.inner, 1)))
+
+    @property
     def scratch_bytes(self) -> int:
         dtype = self.src.storage.numpy
-        return scratch_for((self.c, dtype), (self.c, dtype))
+        own = scratch_for((self.c, wide_dtype(dtype)), (self.c, wide_dtype(dtype)))
+        return own + wide_scratch(dtype, self._channels * self.inner)
 
     def run(self, src: Array, gamma: Array, beta: Array, mean: Array, var: Array, dst: Array,
             scratch: Scratch) -> None:
-        scale, shift = scratch.take(self.c, src.dtype), scratch.take(self.c, src.dtype)
-        np.add(var, self.eps, out=scale)
+        wide = wide_dtype(src.dtype)
+        scale, shift = scratch.take(self.c, wide), scratch.take(self.c, wide)
+        (product,) = buffers(scratch, src.dtype, self._channels * self.inner)
+        np.add(var, self.eps, out=scale, dtype=wide)
         np.sqrt(scale, out=scale)
         np.divide(gamma, scale, out=scale)
         np.multiply(mean, scale, out=shift)
         np.subtract(beta, shift, out=shift)
         for image, out in zip(src, dst, strict=True):
-            for c in range(0, self.c, max(1, PIECE // max(self.inner, 1))):
-                part = slice(c, c + max(1, PIECE // max(self.inner, 1)))
-                np.multiply(image[part], scale[part, None], out=out[part])
-                np.add(out[part], shift[part, None], out=out[part])
+            for c in range(0, self.c, self._channels):
+                part = slice(c, c + self._channels)
+                x, to = image[part], out[part]
+                y = to if product is None else product[: x.size].reshape(x.shape)
+                np.multiply(x, scale[part, None], out=y)
+                np.add(y, shift[part, None], out=to)

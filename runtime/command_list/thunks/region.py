@@ -12,10 +12,11 @@ import numpy as np
 
 from planner_core.ir import Array, DType
 from planner_core.ir.ops.region import ACTIVATION_STEP, BINARY_STEP, REGION_STEP, Step, step_name, step_operands
-from runtime.command_list.formulas import ACTIVATIONS, BINARIES, PIECE
+from runtime.command_list.formulas import ACTIVATIONS, BINARIES
 from runtime.command_list.operand import In, Operand, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import PIECE, store, wide_dtype
 
 __all__ = ["PROLOGUE_NEAREST2X", "BatchElementwiseRegion", "ElementwiseRegion", "flat_chain", "reading", "steps_of"]
 
@@ -35,16 +36,17 @@ def steps_of(chain: tuple[int, ...]) -> tuple[Step, ...]:
 
 def _pieces(count: int, storage: DType, inputs: int, steps: int) -> int:
     """Scratch: a piece an input that must be repeated, one a step, one temporary, one for half widths."""
-    piece = (min(count, PIECE), storage.numpy)
+    piece = (min(count, PIECE), wide_dtype(storage.numpy))
     return scratch_for(*[piece] * (inputs + steps + 1), (min(count, PIECE), DType.F16.numpy))
 
 
 class _Chain:
-    """Steps over pieces of at most ``PIECE`` elements; buffers are taken once."""
+    """Steps over pieces of at most ``PIECE`` elements; buffers are taken once. Halves are f32 between steps."""
 
     def __init__(self, steps: tuple[Step, ...], inputs: int, count: int, dtype: np.dtype[np.generic], scratch: Scratch) -> None:
         size = min(count, PIECE)
         self.steps = steps
+        self.rounds, dtype = wide_dtype(dtype) != dtype, wide_dtype(dtype)
         self.repeated = [scratch.take(size, dtype) for _ in range(inputs)]
         self.results = [scratch.take(size, dtype) for _ in steps]
         self.temporary = scratch.take(size, dtype)
@@ -65,12 +67,14 @@ class _Chain:
         for i, s in enumerate(self.steps):
             args = [done[o ^ REGION_STEP] if o & REGION_STEP else xs[o] for o in step_operands(s)]
             whole = any(a.size == n for a in args)
-            into = out if i == last else self.results[i][: n if whole else 1]
+            into = out if i == last and not self.rounds else self.results[i][: n if whole else 1]
             target = into if whole or n == 1 else self.results[i][:1]
             self._step(s, args, target)
             if target is not into:
                 into[...] = target
             done.append(into)
+        if self.rounds:
+            store(out, done[-1])
 
     def _step(self, s: Step, args: list[Array], into: Array) -> None:
         name = step_name(s)

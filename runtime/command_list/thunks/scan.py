@@ -8,6 +8,7 @@ from planner_core.ir import Array, DType
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import is_half, store, wide_dtype
 
 
 @thunk(name="SelectiveScan", label="selective_scan", partial_extent="full_ok", where="gpu")
@@ -32,20 +33,25 @@ class SelectiveScan(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        dtype = self.dst.storage.numpy
+        dtype = wide_dtype(self.dst.storage.numpy)
         state = self.batch * self.hidden * self.state_size
         return scratch_for((state, dtype), (state, dtype), (self.batch * self.hidden, dtype))
 
     def run(self, x: Array, delta: Array, a: Array, b: Array, c: Array, dst: Array, scratch: Scratch) -> None:
-        dims = (self.batch, self.hidden, self.state_size)
-        h, step = scratch.take(dims, dst.dtype), scratch.take(dims, dst.dtype)
-        scaled = scratch.take(dims[:2], dst.dtype)
+        dims, wide = (self.batch, self.hidden, self.state_size), wide_dtype(dst.dtype)
+        h, step = scratch.take(dims, wide), scratch.take(dims, wide)
+        scaled = scratch.take(dims[:2], wide)
         h[...] = 0
         for t in range(self.seq):
-            np.multiply(delta[:, t, :, None], a, out=step)
+            np.multiply(delta[:, t, :, None], a, out=step, dtype=wide)
             np.exp(step, out=step)
             np.multiply(h, step, out=h)
-            np.multiply(delta[:, t], x[:, t], out=scaled)
+            np.multiply(delta[:, t], x[:, t], out=scaled, dtype=wide)
             np.multiply(scaled[:, :, None], b[:, t, None, :], out=step)
             np.add(h, step, out=h)
-            np.matmul(h, c[:, t, :, None], out=dst[:, t, :, None])
+            if is_half(dst.dtype):
+                np.multiply(h, c[:, t, None, :], out=step)
+                np.add.reduce(step, axis=2, out=scaled)
+                store(dst[:, t], scaled)
+            else:
+                np.matmul(h, c[:, t, :, None], out=dst[:, t, :, None])

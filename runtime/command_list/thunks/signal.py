@@ -10,10 +10,10 @@ import scipy.fft
 
 from planner_core.ir import Array, DType
 from planner_core.ir.ops.signal import METRICS, NORMS
-from runtime.command_list.formulas import PIECE
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import PIECE
 
 
 @thunk(name="Fft1d", label="fft1d", partial_extent="no", where="gpu")

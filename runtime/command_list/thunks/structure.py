@@ -12,6 +12,7 @@ from planner_core.ir import Array
 from runtime.command_list.operand import In, InOut, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import buffers, is_half, store, wide_scratch, widened
 from runtime.errors import RunError
 
 _I64 = np.dtype(np.int64)
@@ -248,6 +249,25 @@ class GatherAxis(Thunk):
         _take(table, idx, dst, scratch)
 
 
+def add_rows(updates: Array, at: list[int], dst: Array, scratch: Scratch) -> None:
+    """dst[outer, rows, trailing] = 0, then dst[:, at[i]] += updates[:, i]. Halves: a row's updates one after another, in an
+    f32 row that is rounded once."""
+    dst[...] = 0
+    if not is_half(dst.dtype):
+        for i, row in enumerate(at):
+            np.add(dst[:, row], updates[:, i], out=dst[:, row])
+        return
+    total = scratch.take((dst.shape[0], *dst.shape[2:]))
+    mine: dict[int, list[int]] = {}
+    for i, row in enumerate(at):
+        mine.setdefault(row % dst.shape[1], []).append(i)
+    for row, places in mine.items():
+        total[...] = 0
+        for i in places:
+            np.add(total, updates[:, i], out=total)
+        store(dst[:, row], total)
+
+
 @thunk(name="ScatterAdd", label="scatter_add", partial_extent="scales", where="gpu")
 class ScatterAdd(Thunk):
     """dst[out_dim, trailing] = 0, then dst[idx[i]] += updates[i]."""
@@ -259,11 +279,13 @@ class ScatterAdd(Thunk):
     out_dim: int
     trailing: int
 
+    @property
+    def scratch_bytes(self) -> int:
+        return wide_scratch(self.dst.storage.numpy, self.trailing)
+
     def run(self, updates: Array, indices: Array, dst: Array, scratch: Scratch) -> None:
         _check_range(indices, self.out_dim)
-        dst[...] = 0
-        for i, row in enumerate(indices.tolist()):
-            np.add(dst[int(row)], updates[i], out=dst[int(row)])
+        add_rows(updates[None], [int(i) for i in indices.tolist()], dst[None], scratch)
 
 
 @thunk(name="CpuIndexing", label="cpu_indexing", partial_extent="no", where="host")
@@ -285,7 +307,12 @@ class CpuIndexing(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return scratch_for((self._addresses, _I64), (self._addresses, _I64))
+        own = scratch_for((self._addresses, _I64), (self._addresses, _I64))
+        return own + (wide_scratch(self.dst.storage.numpy, self.dst.numel) if self._sums else 0)
+
+    @property
+    def _sums(self) -> bool:
+        return self.updates is not None and self.reduction in ("add", "mul")
 
     def run(self, data: Array, indices: Array, updates: Array | None, dst: Array, scratch: Scratch) -> None:
         if self.thunk.endswith("_nd"):
@@ -307,7 +334,11 @@ class CpuIndexing(Thunk):
             dst.reshape(-1)[at] = updates.reshape(-1)
         else:
             ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[self.reduction]
-            ufunc.at(dst.reshape(-1), at, updates.reshape(-1))
+            (wide,) = buffers(scratch, dst.dtype, dst.size) if self._sums else (None,)
+            into: Array = dst.reshape(-1)
+            ufunc.at(into if wide is None else widened(into, wide), at, updates.reshape(-1))
+            if wide is not None:
+                store(into, wide)
 
     def _nd(self, indices: Array, dims: tuple[int, ...], scratch: Scratch) -> Array:
         flat = indices.reshape(-1, indices.shape[-1])

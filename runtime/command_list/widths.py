@@ -1,0 +1,61 @@
+"""Owns how kernels treat halves: sums, exponentials and products are kept in f32, in scratch, and rounded once.
+
+A half sum of ones stalls at 2048 (f16) or 256 (bf16), and a square of 300 overflows f16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner_core.ir import Array
+from runtime.command_list.scratch import Scratch, scratch_for
+
+__all__ = ["PIECE", "buffers", "is_half", "piece_of", "store", "wide_dtype", "wide_scratch", "widened"]
+
+PIECE = 1 << 15
+"""Elements that a kernel takes at a time where it works piece by piece."""
+_F32 = np.dtype(np.float32)
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """f16 or bf16 (an eight-bit float is never computed in; a short integer is exact)."""
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What sums over ``dtype`` are kept in: f32 for halves."""
+    return _F32 if is_half(dtype) else dtype
+
+
+def wide_scratch(dtype: np.dtype[Any], *counts: int) -> int:
+    """Scratch of f32 pieces that only halves take."""
+    return scratch_for(*((count, _F32) for count in counts)) if is_half(dtype) else 0
+
+
+def widened(a: Array, into: Array | None) -> Array:
+    """``a`` itself, or, given an f32 buffer, its values there."""
+    if into is None:
+        return a
+    at = into.reshape(-1)[: a.size].reshape(a.shape)
+    np.copyto(at, a)
+    return at
+
+
+def store(dst: Array, values: Array) -> None:
+    """dst = values, rounded to dst's width; nothing where they are dst's own."""
+    if values is not dst:
+        np.copyto(dst, values, casting="same_kind")
+
+
+def piece_of(outer: int, middle: int, inner: int) -> tuple[int, int]:
+    """(outer rows, inner columns) of [outer, middle, inner] that one step takes: about ``PIECE`` elements, the middle
+    axis whole."""
+    columns = min(inner, max(PIECE // max(middle, 1), 1))
+    return min(outer, max(PIECE // max(columns * middle, 1), 1) if columns == inner else 1), columns
+
+
+def buffers(scratch: Scratch, dtype: np.dtype[Any], *counts: int) -> list[Array | None]:
+    """An f32 buffer a count for halves, None each otherwise: what ``widened`` asks for."""
+    return [scratch.take(count, _F32) for count in counts] if is_half(dtype) else [None] * len(counts)
