@@ -17,7 +17,7 @@ from planner_core.errors import RlxError
 from planner_core.ir import Array
 from runtime.command_list import CommandList, Operand, Role, Scratch, Thunk
 from runtime.command_list.thunks.host import Unrunnable
-from runtime.errors import RunError
+from runtime.errors import RunError, SanitizeError
 from runtime.trace import current_tracer, thunk_facts, trace_from_environment
 
 if TYPE_CHECKING:
@@ -258,8 +258,9 @@ class HostExecutor:
         return self.outputs()
 
     def outputs(self) -> dict[str, Array]:
-        """What the output slots hold now, as copies."""
-        return {name: view.astype(dtype, copy=True) for name, view, dtype in self._outputs}
+        """What the output slots hold now, as copies; a value that its dtype can't hold becomes inf, without a warning."""
+        with np.errstate(all="ignore"):
+            return {name: view.astype(dtype, copy=True) for name, view, dtype in self._outputs}
 
     def execute(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> None:
         """``run`` without copying outputs out."""
@@ -290,7 +291,7 @@ class HostExecutor:
                     scratch.reset(limit)
                     try:
                         t.run(*args, scratch)
-                    except RlxError as e:
+                    except Exception as e:
                         raise self._located(i, e) from e
         if audit is not None:
             audit.finish()
@@ -312,8 +313,8 @@ class HostExecutor:
             start = time.perf_counter()
             try:
                 t.run(*args, self._scratch)
-            except RlxError as e:
-                raise self._located(i, e) from e
+            except Exception as e:
+                raise self._located(i, e, audited=audit is not None) from e
             took = time.perf_counter() - start
             if audit is not None:
                 audit.after(i, t, args)
@@ -322,7 +323,49 @@ class HostExecutor:
             if tracer is not None and self._facts is not None and t.where != "none":
                 tracer.command(t.trace_label, start, took, self._facts[i])
 
-    def _located(self, i: int, e: RlxError) -> RlxError:
-        """The error of thunk i with its place."""
-        where = self.commands.node_names[self.commands.node_of[i]]
-        return type(e)(f"thunk {i} {self.commands.thunks[i].trace_label} ({where}): {e}")
+    def _located(self, i: int, e: Exception, audited: bool = False) -> RlxError:
+        """The error of thunk i with its place: its own kind if it is ours, a ``RunError`` otherwise; of a kernel that writes
+        what it only reads, a ``SanitizeError`` in an audited run."""
+        from runtime.executors.blame import blame_of_thunk
+
+        c, label = self.commands, self.commands.thunks[i].trace_label
+        node = c.node_names[c.node_of[i]]
+        where = f"thunk {i} {label} ({node})"
+        if isinstance(e, RlxError):
+            return type(e)(f"{where}: {e}")
+        if not isinstance(e, ValueError) or "read-only" not in str(e):
+            operands = ", ".join(f"{f} {o.storage}{list(o.shape)}" for f, _, o in c.thunks[i].operands())
+            return RunError(f"{where}: its kernel raised {type(e).__name__}: {e}. Its operands: {operands or 'none'}. The kernel "
+                            "doesn't take these; look at the values that reach it, or at its declaration")
+        field, tensor = self._written_read(i)
+        blame = blame_of_thunk(c, i)
+        text = (f"{where} writes its operand {field} ({tensor}), which it declares as read: {e}; write to a declared output, or "
+                f"declare the operand InOut. To blame: {blame}")
+        if not audited:
+            return RunError(text)
+        return SanitizeError(text, thunk=i, label=label, node=node, field=field, blame=blame)
+
+    def _written_read(self, i: int) -> tuple[str, str]:
+        """(field, tensor) of the read that thunk i writes: the one that stops the complaint once it is a copy of its own;
+        all its reads where that doesn't tell."""
+        t, args, limit = self._calls[i]
+        reads = [(k, f.name) for k, f in enumerate(t.operand_fields) if f.role is Role.IN and args[k] is not None]
+        operands = {f: o for f, r, o in t.operands() if r is Role.IN}
+        for k, name in reads if len(reads) > 1 else ():
+            own = tuple(x.copy() for x in args[k]) if isinstance(args[k], tuple) else args[k].copy()
+            self._scratch.reset(limit)
+            try:
+                t.run(*args[:k], own, *args[k + 1 :], self._scratch)
+            except Exception:
+                continue
+            return name, self._tensor(i, operands[name])
+        return (" or ".join(name for _, name in reads), " or ".join(self._tensor(i, operands[name]) for _, name in reads))
+
+    def _tensor(self, i: int, o: Operand) -> str:
+        """Whose value thunk i finds in an operand."""
+        c = self.commands
+        for j in range(i - 1, -1, -1):
+            if any(w.overlaps(o) for w in c.thunks[j].writes()):
+                return c.node_names[c.node_of[j]]
+        named = (b.name for b in (*c.params, *c.inputs) if b.operand.overlaps(o))
+        return next((repr(n) for n in named), f"{o.space} bytes [{o.offset}, {o.offset + o.nbytes})")

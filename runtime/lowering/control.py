@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from planner_core.ir import Node
 from runtime.command_list import Thunk
-from runtime.command_list.thunks.host import CustomOp, HostOp, ScanHost
+from runtime.command_list.thunks.host import CustomOp, HostOp, ScanHost, kernel_attrs
 from runtime.errors import LoweringError
 from runtime.lowering.core import Lowering, lowers
 from runtime.lowering.signal import vq_assign
@@ -17,7 +16,7 @@ from runtime.lowering.signal import vq_assign
 @lowers("Custom", moves_only=True)
 def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if o.op_name == "rlx.vq_assign":
-        yield vq_assign(ctx, n, json.loads(o.attrs or "{}").get("metric", "l2"))
+        yield vq_assign(ctx, n, kernel_attrs(o.op_name, o.attrs, LoweringError).get("metric", "l2"))
         return
     more = ctx.results(n.id)
     if list(more) != list(range(1, len(more) + 1)):

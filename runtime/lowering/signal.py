@@ -10,6 +10,7 @@ from planner_core.ir import DType, Node
 from planner_core.ir.ops.signal import METRICS, NORMS
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import random, signal
+from runtime.errors import LoweringError
 from runtime.lowering.core import Lowering, lowers
 
 
@@ -40,10 +41,17 @@ def _fft(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 
 
 def vq_assign(ctx: Lowering, n: Node, metric: str) -> Thunk:
-    """The thunk of a ``VqAssign``, or of the custom op of that meaning."""
+    """The thunk of a ``VqAssign``, or of the custom op of that meaning; ``LoweringError`` if its operands don't fit."""
+    got = ", ".join(str(ctx.graph[i].shape) for i in n.inputs) or "none"
+    if len(n.inputs) != 2 or metric not in METRICS or ctx.graph[n.inputs[1]].shape.rank != 2:
+        raise LoweringError(f"{n.label}: got operands {got}, metric {metric!r}; wanted x [.., d], a codebook [k, d] and one of "
+                            f"{', '.join(METRICS)}")
     x, cb = n.inputs
     k, d = ctx.dims(cb)
-    rows = ctx.graph[x].shape.numel // d
+    rows = ctx.graph[x].shape.numel // max(d, 1)
+    if not d or not k or ctx.dims(x)[-1:] != (d,) or n.shape.numel != rows:
+        raise LoweringError(f"{n.label}: got operands {got} and output {n.shape}; wanted x [.., {d}], a codebook [k, {d}] with "
+                            "entries, and one index a row of x")
     return signal.VqAssign(ctx.operand(x, rows, d), ctx.operand(cb), ctx.operand(n.id, rows), rows, d, k, METRICS.index(metric))
 
 

@@ -129,8 +129,11 @@ def test_a_declared_read_can_not_be_written() -> None:
         src[...] = 0
 
     executor, _ = mutate(1, run)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(SanitizeError, match=r"thunk 1 .*writes its operand src .*read-only") as caught:
         executor.run(FEED, sanitize=True)
+    e = caught.value
+    assert (e.thunk, e.field, e.node) == (1, "src", "%2 Activation 'b'")
+    assert "lowering of %2 Activation 'b'" in e.blame
 
 
 def test_an_undeclared_read_of_the_destination_is_caught() -> None:

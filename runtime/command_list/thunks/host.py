@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from planner_core.errors import RlxError
 from planner_core.ir import Array, Op
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch
 from runtime.command_list.thunk import Thunk, thunk
 from runtime.errors import RunError
 
-__all__ = ["CustomOp", "HostOp", "Kernel", "ScanHost", "body_runner", "kernels", "register_kernel"]
+__all__ = ["CustomOp", "HostOp", "Kernel", "ScanHost", "body_runner", "kernel_attrs", "kernels", "register_kernel"]
 
 Kernel = Callable[[Sequence[Array], Sequence[Array], dict[str, Any]], None]
 """``kernel(inputs, outputs, attrs)``: read-only views, views to fill, the op's attributes."""
@@ -24,13 +25,30 @@ _BODY_RUNNERS: dict[str, Callable[[Op, Sequence[Array]], Sequence[Array]]] = {}
 
 
 def register_kernel(name: str, fn: Kernel) -> None:
-    """Give every ``Custom`` op named ``name`` a host kernel; a later call replaces an earlier one."""
+    """Give every ``Custom`` op named ``name`` a host kernel; a later call replaces an earlier one. ``RunError`` for an empty
+    name or what can't be called."""
+    given: object = fn
+    if not callable(given) or not str(name).strip():
+        raise RunError(f"register_kernel({name!r}, {fn!r}): wanted the name of a Custom op (not empty) and a function "
+                       "fn(inputs, outputs, attrs)")
     _KERNELS[name] = fn
 
 
 def kernels() -> dict[str, Kernel]:
     """Registered kernels by ``Custom`` op name (a copy)."""
     return dict(_KERNELS)
+
+
+def kernel_attrs(kernel: str, text: str, error: type[RlxError] = RunError) -> dict[str, Any]:
+    """A ``Custom`` op's attributes; ``error`` where they are no JSON object."""
+    try:
+        attrs = json.loads(text or "{}")
+    except json.JSONDecodeError as e:
+        raise error(f"custom op {kernel!r}: its attrs are not JSON ({e}): got {text!r}, wanted an object such as "
+                    '{"axis": 1}') from e
+    if not isinstance(attrs, dict):
+        raise error(f"custom op {kernel!r}: its attrs are {text!r}; wanted a JSON object such as {{\"axis\": 1}}")
+    return attrs
 
 
 def body_runner(op_name: str, fn: Callable[[Op, Sequence[Array]], Sequence[Array]]) -> None:
@@ -132,8 +150,9 @@ class CustomOp(Thunk):
                 f"node {self.node!r} is the custom op {self.kernel!r}: planned, not runnable here, since no kernel "
                 f"is registered; call runtime.register_kernel({self.kernel!r}, fn) with fn(inputs, outputs, attrs)"
             )
+        attrs = kernel_attrs(self.kernel, self.attrs)
         try:
-            fn(inputs, (output, *results), json.loads(self.attrs or "{}"))
+            fn(inputs, (output, *results), attrs)
         except RunError:
             raise
         except Exception as e:  # the user's code raises what it likes; the executor adds the thunk and the node
