@@ -8,7 +8,7 @@ from typing import Any
 
 from planner_core.ir import Node, NodeId
 from runtime.command_list import Thunk
-from runtime.command_list.thunks import attention, matmul, reduce
+from runtime.command_list.thunks import attention, matmul, picks, reduce
 from runtime.command_list.thunks.structure import Copy
 from runtime.lowering.core import Lowering, lowers
 
@@ -133,14 +133,14 @@ def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 @lowers("ArgReduce", moves_only=True)
 def _arg_reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, reduced, inner = around(ctx.dims(n.inputs[0]), o.axis)
-    yield reduce.ArgReduce(ctx.operand(n.inputs[0], outer, reduced, inner), ctx.operand(n.id, outer, inner), outer,
+    yield picks.ArgReduce(ctx.operand(n.inputs[0], outer, reduced, inner), ctx.operand(n.id, outer, inner), outer,
                            reduced, inner, o.kind == "max")
 
 
 @lowers("TopK", moves_only=True)
 def _topk(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, extent, _ = around(ctx.dims(n.inputs[0]), -1)
-    yield reduce.TopK(ctx.operand(n.inputs[0], outer, extent), ctx.operand(n.id, outer, o.k), outer, extent, o.k,
+    yield picks.TopK(ctx.operand(n.inputs[0], outer, extent), ctx.operand(n.id, outer, o.k), outer, extent, o.k,
                       o.largest, o.values)
 
 

@@ -17,6 +17,7 @@ from runtime.command_list.thunks import (
     packed,
     packed_attention,
     pending,
+    picks,
     random,
     reduce,
     region,
@@ -27,5 +28,6 @@ from runtime.command_list.thunks import (
 
 __all__ = [
     "adaln", "attention", "attention_backward", "backward", "blocked", "conv", "decode", "elementwise", "fused", "host", "losses",
-    "matmul", "norm_backward", "packed", "packed_attention", "pending", "random", "reduce", "region", "scan", "signal", "structure",
+    "matmul", "norm_backward", "packed", "packed_attention", "pending", "picks", "random", "reduce", "region", "scan", "signal",
+    "structure",
 ]

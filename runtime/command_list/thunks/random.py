@@ -9,7 +9,7 @@ from planner_core.ir.philox import key_words, normal, uniform
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.thunks.reduce import fill_places, pair_dtype, sort_first
+from runtime.command_list.thunks.picks import fill_places, pair_dtype, sort_first
 from runtime.command_list.widths import PIECE
 
 _F64, _I64 = DType.F64.numpy, DType.I64.numpy
