@@ -62,6 +62,7 @@ export class Controls {
     press(this.present, state.present);
     if (this.search.value !== state.query) this.search.value = state.query;
     this.found.textContent = this.found.title = foundText(state);
+    this.found.classList.toggle("rlx-wrong", Boolean(state.queryError));
     this.found.classList.toggle("rlx-none", Boolean(state.queryError) || (state.match !== null && !state.matches));
   }
 

@@ -61,9 +61,14 @@ export function lastParts(name, count) {
   return bareName(name).split("/").filter(Boolean).slice(-count).join("/") || name;
 }
 
+/** Characters of a name that are shown; of a longer one, its start and its end. */
+const LONGEST_NAME = 300;
+
 /** A name that may wrap after its separators. @param {string} name */
 export function wrappingName(name) {
-  const node = el("span");
-  for (const part of name.split(/(?<=[/._:])/)) node.append(part, document.createElement("wbr"));
+  const half = LONGEST_NAME / 2;
+  const shown = name.length > LONGEST_NAME ? `${name.slice(0, half)} … ${name.slice(-half)}` : name;
+  const node = el("span", { title: shown === name ? null : `${name.length} characters` });
+  for (const part of shown.split(/(?<=[/._:])/)) node.append(part, document.createElement("wbr"));
   return node;
 }

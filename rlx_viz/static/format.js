@@ -86,17 +86,14 @@ export function roundTicks(low, high, wanted, binary) {
 }
 
 /**
- * Shortest exact label of a byte tick: "1.5 MiB", "0".
+ * Exact label of a byte tick in the largest unit that takes three decimals: "1.5 MiB", "94,488 KiB", "0".
  * @param {number} value
  */
 export function formatTick(value) {
   if (value === 0) return "0";
-  let unit = 0;
-  while (value >= 1024 && unit < UNITS.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${Number(value.toFixed(3))} ${UNITS[unit]}`;
+  let unit = Math.min(Math.max(0, Math.floor(Math.log2(Math.abs(value)) / 10)), UNITS.length - 1);
+  while (unit > 0 && Number((value / 1024 ** unit).toFixed(3)) * 1024 ** unit !== value) unit -= 1;
+  return `${(value / 1024 ** unit).toLocaleString("en", { maximumFractionDigits: 3 })} ${UNITS[unit]}`;
 }
 
 /**

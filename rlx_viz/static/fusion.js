@@ -54,10 +54,15 @@ export class FusionView extends FusionInk {
     const counters = snap.meta.counters ?? {};
     const ops = data.source ? data.source.shown.reduce((sum, one) => sum + one, 0) : 0;
     const kernels = data.fused ? data.fused.shown.reduce((sum, one) => sum + one, 0) : 0;
+    /** @type {string[]} */
     const parts = [];
+    /** In a module, what is in it. @param {string} kind @param {number} all */
+    const here = (kind, all) => (state.module < 0 ? all : this.panels.find((panel) => panel.graph.kind === kind)?.nodes.length ?? 0);
     if (state.module >= 0) parts.push(data.groups?.name(state.module) || "module");
-    if (data.same) parts.push(countOf(kernels, "op"), "fusion changed nothing");
-    else parts.push(`${countOf(ops, "op")} → ${formatCount(kernels)}`);
+    if (snap.meta.sampled && !data.source) parts.push("left out of this sample");
+    else if (data.same) parts.push(countOf(state.module < 0 ? kernels : this.panels[0]?.nodes.length ?? 0, "op"), "fusion changed nothing");
+    else if (state.graph === "fused" && state.module >= 0) parts.push(countOf(here("fused", kernels), "kernel"));
+    else parts.push(`${countOf(here("source", ops), "op")} → ${formatCount(here("fused", kernels))}`);
     if (!folded && (data.source?.ordered || data.fused?.ordered)) parts.push("too large for edges: in the order they run");
     if (folded) parts.push(countOf(data.groups?.n ?? 0, "module"));
     const hidden = (data.source?.n ?? 0) - ops;

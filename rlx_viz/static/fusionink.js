@@ -12,6 +12,10 @@ const EDGES_WHILE_MOVING = 6000;
 /** Layers past which an edge is drawn faintly. */
 const LONG_EDGE = 14;
 
+/** Box height, at usual type, below which it gets no name. */
+const NAMED_TALL = 12.5;
+const LEAST_LETTERS = 7;
+
 export class FusionInk extends FusionPlaces {
   /** @param {import("./store.js").Store} store @param {{name: string, title: string, label: string, wheelAllowed: () => boolean}} options */
   constructor(store, options) {
@@ -232,7 +236,7 @@ export class FusionInk extends FusionPlaces {
     for (let at = 0; at < rects.n && drawn < MOST_LABELS; at++) {
       const { left, right, top, bottom } = this.boxOf(at);
       if (right < area.left || left > area.left + area.width || bottom < area.top || top > area.top + area.height) continue;
-      if (right - left < 26 || bottom - top < 9.5 * this.type) continue;
+      if (right - left < 26 || bottom - top < NAMED_TALL * this.type) continue;
       drawn += 1;
       const { graph } = this.panels[this.panelOf[at]];
       const node = this.nodeOf[at];
@@ -248,7 +252,9 @@ export class FusionInk extends FusionPlaces {
       if (!dim && scheme.patterns[paint]) this.plate(context, left, right, top, bottom, scheme.colours[paint]);
       const op = graph.op(node).replace(/^onnx\./, "");
       const two = bottom - top >= 26 * this.type;
-      context.fillText(fitHead(context, op, room), middle, two ? (top + bottom) / 2 - 6 * this.type : (top + bottom) / 2 + 0.5);
+      const shown = fitHead(context, op, room);
+      if (shown !== op && shown.length < LEAST_LETTERS) continue; // a stump says nothing
+      context.fillText(shown, middle, two ? (top + bottom) / 2 - 6 * this.type : (top + bottom) / 2 + 0.5);
       if (!two) continue;
       context.font = this.font(10);
       context.fillText(fitTail(context, lastParts(graph.name(node), 2), room), middle, (top + bottom) / 2 + 7 * this.type);

@@ -45,7 +45,7 @@ export class FusionPlaces extends Plot {
     this.layers = 1;
     this.breaks = 1;
     this.wrapped = "";
-    this.empty = el("p", { class: "rlx-blank", hidden: true }, "This document has no graph before fusion. Make it again with this version to see one.");
+    this.empty = el("p", { class: "rlx-blank", hidden: true }, "");
     this.body.append(this.empty);
   }
 
@@ -86,6 +86,9 @@ export class FusionPlaces extends Plot {
     const { source, fused, groups } = data;
     const one = fused ?? source;
     this.empty.hidden = Boolean(one);
+    this.empty.textContent = this.snap.meta.sampled
+      ? "This page shows a sample of a large plan, without its graph. rlx-viz report writes a page with everything."
+      : "This document has no graph before fusion. Make it again with this version to see one.";
     const folded = this.folded;
     this.panels = [];
     if (folded && groups) this.panels = [this.panel(groups, "")];

@@ -1,7 +1,7 @@
 // Owns the live-range view: one row per buffer, views under their root, what rules added hatched.
 
 import { bareName, fitTail } from "./dom.js";
-import { FLAG_STATIC } from "./data.js";
+import { FLAG_STATIC, FLAG_UNKNOWN } from "./data.js";
 import { countOf, formatBytes, formatCount, roundTicks } from "./format.js";
 import { inkOn } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
@@ -223,9 +223,10 @@ export class GanttView extends Plot {
       const x1 = Math.min(this.toX(Math.min(snap.t.last_read[row], death[row]) + 1), this.area.left + this.area.width);
       if (x1 - x0 < 44 || scheme.dim(row)) continue;
       if (snap.t.root[row] !== row && this.rowHeight < 30) continue;
-      const text = size[row] > 0 ? `${snap.text("op", row)}  ${formatBytes(size[row])}` : snap.text("op", row);
+      const bytes = snap.t.flags[row] & FLAG_UNKNOWN ? "size unknown" : size[row] > 0 ? formatBytes(size[row]) : "";
+      const text = bytes ? `${snap.text("op", row)}  ${bytes}` : snap.text("op", row);
       context.fillStyle = inkOn(scheme.colours[scheme.of(row)]);
-      const shown = context.measureText(text).width < x1 - x0 - 8 ? text : formatBytes(size[row]);
+      const shown = context.measureText(text).width < x1 - x0 - 8 ? text : bytes;
       if (context.measureText(shown).width < x1 - x0 - 8) context.fillText(shown, x0 + 4, this.toY(y + 0.5) + 0.5);
     }
   }
@@ -297,7 +298,7 @@ export class GanttView extends Plot {
       const read = Math.max(last_read[row], birth[row]);
       lines.push(
         `${root[row] === row ? "" : "  view "}${snap.text("name", row)}  ${snap.text("op", row)}  ` +
-          `${birth[row]}..${death[row]}${death[row] > read ? ` (last read ${read}, extended)` : ""}  ${size[row]}`,
+          `${birth[row]}..${death[row]}${death[row] > read ? ` (last read ${read}, extended)` : ""}  ${snap.t.flags[row] & FLAG_UNKNOWN ? "size unknown" : size[row]}`,
       );
     }
     if (this.order.length > TWIN_ROWS) lines.push(`… ${formatCount(this.order.length - TWIN_ROWS)} more`);

@@ -18,6 +18,8 @@ export class OccupancyView extends Plot {
     this.classes = [];
     /** @type {string[]} */
     this.colours = [];
+    /** Classes that the legend switched off. @type {Set<string>} */
+    this.off = new Set();
   }
 
   get inputs() { return ["snap", "theme"]; }
@@ -40,13 +42,22 @@ export class OccupancyView extends Plot {
     this.beyond = this.arena > curve * 1.8;
     this.top = (this.beyond ? curve : Math.max(curve, this.arena)) * 1.1;
     this.legend.replaceChildren(
-      ...this.classes.map((name, i) => el("span", { class: "rlx-key" }, swatch(this.colours[i]), name)),
+      ...this.classes.map((name, i) => el("button", { type: "button", class: "rlx-key", "data-key": name, "aria-pressed": String(!this.off.has(name)),
+        title: `Click to ${this.off.has(name) ? "stack it again" : "take it out of the stack"}.`, onclick: () => this.flip(name) }, swatch(this.colours[i]), name)),
     );
     this.legend.append(
       el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule" }),
         this.beyond ? `arena ${formatBytes(this.arena)}, above the scale` : "arena"),
       el("span", { class: "rlx-key" }, el("i", { class: "rlx-rule rlx-dashed" }), "lower bound"));
     this.note.textContent = `peak ${formatBytes(this.peak)}`;
+  }
+
+  /** @param {string} name */
+  flip(name) {
+    if (!this.off.delete(name)) this.off.add(name);
+    this.build();
+    this.draw(true);
+    for (const key of this.legend.querySelectorAll("button")) if (key.dataset.key === name) key.focus();
   }
 
   /** Each pixel column shows its fullest step, so that no peak falls between pixels. */
@@ -65,6 +76,7 @@ export class OccupancyView extends Plot {
       if (step >= live.length) continue;
       let base = 0;
       for (let k = 0; k < series.length; k++) {
+        if (this.off.has(this.classes[k])) continue;
         const next = base + series[k][step];
         if (next > base) renderer.box(px, px + 1, next * ky + oy, base * ky + oy, pixels[k]);
         base = next;

@@ -12,8 +12,9 @@ export class OptionsView {
     this.bar = el("div", { class: "rlx-option-bar" });
     this.filter = el("input", { type: "search", class: "rlx-option-filter", placeholder: "Find an option", "aria-label": "Find an option", oninput: () => this.sift() });
     this.count = el("span", { class: "rlx-count" });
+    this.none = el("p", { class: "rlx-hint", hidden: true }, "No option matches.");
     this.element = el("details", { class: "rlx-options", "data-panel": "options" },
-      el("summary", {}, el("h2", {}, "Options", this.count)), this.bar, this.body);
+      el("summary", {}, el("h2", {}, "Options", this.count)), this.bar, this.none, this.body);
     this.element.open = Boolean(request);
     this.stop = store.on((changed, state) => {
       // A failed re-plan puts the controls back to the plan on screen.
@@ -105,6 +106,15 @@ export class OptionsView {
     for (const row of this.body.querySelectorAll(".rlx-option")) {
       row.hidden = wanted !== "" && !`${row.dataset.name} ${row.title}`.toLowerCase().includes(wanted);
     }
+    // A heading stands over the rows up to the next heading or group.
+    /** @type {any} */
+    let heading = null;
+    for (const one of this.body.children) {
+      if (one.tagName === "H3") [heading, one.hidden] = [one, wanted !== ""];
+      else if (one.tagName === "DETAILS") heading = null;
+      else if (heading && !one.hidden) heading.hidden = false;
+    }
+    this.none.hidden = wanted === "" || [...this.body.querySelectorAll(".rlx-option")].some((row) => !row.hidden);
     for (const group of this.body.querySelectorAll(".rlx-option-group")) {
       const found = [...group.querySelectorAll(".rlx-option")].some((row) => !row.hidden);
       group.hidden = !found;
@@ -130,6 +140,7 @@ export class OptionsView {
     } else {
       control = el("input", { ...common, type: "number", value: option.value, onchange: () => {
         if (control.value !== "") send(Number(control.value));
+        else control.value = option.value;
       } });
     }
     return el("label", { class: `rlx-option${option.changed ? " rlx-changed" : ""}`, "data-name": option.name, title: option.help ?? "" },

@@ -63,7 +63,7 @@ export class SummaryView {
     const top = snap.n && Number.isInteger(head.peak_step) ? snap.liveAt(head.peak_step)[0] : undefined;
     const gaps = gapsAtPeak(snap);
     const facts = el("dl", { class: "rlx-facts" },
-      fact("arena", "Arena", [`${least}${formatBytes(arena)}`, delta("arena", arena)], "inputs, constants, activations, guards"),
+      fact("arena", "Arena", [`${least}${formatBytes(arena)}`, delta("arena", arena)], "all but the weights"),
       fact("naive", "Naive (nothing reused)", `${least}${formatBytes(naive)}`, formatExact(naive)),
       fact("saved", "Saved", `${about}${formatBytes(head.saved)}`, `${formatShare(toBig(head.saved), naive)} of it`),
       fact("peak", "Peak", `${least}${formatBytes(head.peak_bytes)}`,
@@ -110,14 +110,15 @@ export class SummaryView {
   /** Dispatches, traffic and estimated time. @param {import("./data.js").Snapshot} snap */
   workFacts(snap) {
     const { counters, estimate } = snap.meta;
+    const least = snap.meta.headline?.unknown > 0 ? "≥ " : "";
     const facts = [];
     if (counters) {
       facts.push(fact("dispatches", "Dispatches", [el("span", { class: "rlx-was" }, `${formatCount(counters.dispatches_source)} → `), formatCount(counters.dispatches)],
         counters.dispatches_before !== counters.dispatches ? `${formatCount(counters.dispatches_before)} before passes` : "no pass applied"));
-      facts.push(fact("traffic", "Intermediates", [el("span", { class: "rlx-was" }, `${formatBytes(counters.traffic_source)} → `), formatBytes(counters.traffic)], "written in one run"));
+      facts.push(fact("traffic", "Intermediates", [el("span", { class: "rlx-was" }, `${least}${formatBytes(counters.traffic_source)} → `), `${least}${formatBytes(counters.traffic)}`], "written in one run"));
     }
     if (estimate) {
-      facts.push(fact("estimate", "Estimated time", [el("span", { class: "rlx-was" }, `${timeText(estimate.us_before)} → `), timeText(estimate.us)], `roofline, ${estimate.title || estimate.device}`));
+      facts.push(fact("estimate", "Estimated time", [el("span", { class: "rlx-was" }, `${timeText(estimate.us_before)} → `), timeText(estimate.us)], "by roofline", undefined, `Roofline estimate for ${estimate.title || estimate.device}`));
     }
     return facts;
   }
@@ -141,12 +142,12 @@ function aboveText(gap, bound) {
   return `${formatShare(gap, bound)} above`;
 }
 
-/** @param {string} key @param {string} name @param {any} value @param {string} detail @param {() => void} [action] */
-function fact(key, name, value, detail, action) {
+/** @param {string} key @param {string} name @param {any} value @param {string} detail @param {(() => void) | undefined} [action] @param {string} [title] */
+function fact(key, name, value, detail, action, title = detail) {
   const shown = action
     ? el("button", { type: "button", class: "rlx-link", onclick: action, title: "Zoom to the peak" }, value)
     : value;
-  return el("div", { "data-fact": key }, el("dt", {}, name), el("dd", {}, shown, el("small", { title: detail }, detail)));
+  return el("div", { "data-fact": key }, el("dt", {}, name), el("dd", {}, shown, el("small", { title }, detail)));
 }
 
 /** Headline of the pinned plan, null for none or when it is the plan on screen. @param {import("./store.js").State} state */
@@ -158,6 +159,7 @@ function baselineOf(state) {
 /** Bytes not in use below the highest live slot at the peak; null when nothing lives. @param {import("./data.js").Snapshot} snap */
 function gapsAtPeak(snap) {
   const step = snap.meta.headline?.peak_step;
+  if (snap.meta.sampled) return null; // what lies between the tensors of a sample is no gap
   if (!snap.n || !Number.isInteger(step)) return null;
   const { offset, size, guard, root } = snap.t;
   let top = 0;
