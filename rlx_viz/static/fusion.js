@@ -59,7 +59,7 @@ export class FusionView extends FusionInk {
     /** In a module, what is in it. @param {string} kind @param {number} all */
     const here = (kind, all) => (state.module < 0 ? all : this.panels.find((panel) => panel.graph.kind === kind)?.nodes.length ?? 0);
     if (state.module >= 0) parts.push(data.groups?.name(state.module) || "module");
-    if (snap.meta.sampled && !data.source) parts.push("left out of this sample");
+    if (snap.meta.sampled && !snap.table("source") && !snap.meta.source_is_tensors) parts.push("a sample, without the graph before fusion");
     else if (data.same) parts.push(countOf(state.module < 0 ? kernels : this.panels[0]?.nodes.length ?? 0, "op"), "fusion changed nothing");
     else if (state.graph === "fused" && state.module >= 0) parts.push(countOf(here("fused", kernels), "kernel"));
     else parts.push(`${countOf(here("source", ops), "op")} → ${formatCount(here("fused", kernels))}`);
