@@ -201,7 +201,7 @@ class HostExecutor:
             raise RunError(f"param {name!r} is {array.dtype}{list(array.shape)}, "
                            f"wanted {p.dtype}{list(p.operand.shape)}")
         store = self._store
-        with store.lock:
+        with store.lock, np.errstate(all="ignore"):
             np.copyto(self.view(p.operand), array, casting="unsafe")
             store.written.add(p.operand.span)
             store.version += 1  # what is computed from weights alone is computed again, by every sharer
@@ -274,8 +274,9 @@ class HostExecutor:
             audit.begin()
             for c in self.commands.constants:
                 self.view(c.operand)[...] = c.data.array
-        for view, a in feed:
-            np.copyto(view, a, casting="unsafe")
+        with np.errstate(all="ignore"):  # a slot may be narrower than its input
+            for view, a in feed:
+                np.copyto(view, a, casting="unsafe")
         if audit is not None:
             audit.loaded()
         arena, version = self._arena, self._store.version

@@ -11,6 +11,7 @@ from runtime.command_list import Thunk
 from runtime.command_list.thunks import attention, matmul, picks, reduce
 from runtime.command_list.thunks.structure import Copy
 from runtime.lowering.core import Lowering, lowers
+from runtime.lowering.elementwise import whole
 
 
 def _matrices(dims: tuple[int, ...], left: bool) -> tuple[int, ...]:
@@ -121,6 +122,8 @@ def _reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         left = tuple(d for i, d in enumerate(dims) if i not in axes)
         yield reduce.ReduceAxes(ctx.operand(x), ctx.operand(n.id, *left) if left else ctx.operand(n.id),
                                 tuple(axes), o.kind)
+    if axes and o.kind == "mean" and ctx.graph[x].shape.numel:
+        yield from whole(ctx, n)
 
 
 @lowers("GlobalPool")
@@ -128,6 +131,8 @@ def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.inputs[0])
     outer, area = dims[0] * dims[1], math.prod(dims[2:])
     yield reduce.Reduce(ctx.operand(n.inputs[0], outer, area, 1), ctx.operand(n.id, outer, 1), outer, area, 1, o.kind)
+    if o.kind == "mean":
+        yield from whole(ctx, n)
 
 
 @lowers("ArgReduce", moves_only=True)

@@ -11,6 +11,7 @@ from runtime.command_list import Thunk
 from runtime.command_list.thunks import conv as t
 from runtime.command_list.thunks.structure import Copy, Transpose
 from runtime.lowering.core import Lowering, lowers
+from runtime.lowering.elementwise import whole
 from runtime.lowering.structure import row_strides
 
 Ints = tuple[int, ...]
@@ -69,6 +70,8 @@ def _pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield t.Pool2D(ctx.operand(n.inputs[0]), ctx.operand(n.id), x[0], x[1], x[2], x[3], out[2], out[3], o.kernel[0],
                    o.kernel[1], o.strides[0], o.strides[1], o.pads[0], o.pads[1], o.kind, o.pads[2], o.pads[3],
                    o.count_include_pad)
+    if o.kind == "mean":
+        yield from whole(ctx, n)
 
 
 @lowers("ResizeNearest", moves_only=True)

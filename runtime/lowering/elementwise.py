@@ -51,8 +51,14 @@ def _binary(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         rank = len(out)
         yield t.BinaryBroadcast(wide(ctx, a, rank), wide(ctx, b, rank), ctx.operand(n.id), size, o.kind, rank, out,
                                 broadcast_strides(da, out), broadcast_strides(db, out))
-    if o.kind == "div" and n.dtype.is_int and ctx.storage(n.id).is_float:
-        yield t.CastTruncF32(ctx.flat(n.id), ctx.flat(n.id), size)
+    if o.kind in ("div", "pow"):
+        yield from whole(ctx, n)
+
+
+def whole(ctx: Lowering, n: Node) -> Iterator[Thunk]:
+    """Toward zero, where an integer that arithmetic may have broken is stored as a float."""
+    if n.dtype.is_int and ctx.storage(n.id).is_float:
+        yield t.CastTruncF32(ctx.flat(n.id), ctx.flat(n.id), n.shape.numel)
 
 
 @lowers("Compare")

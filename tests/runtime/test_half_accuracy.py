@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph
+from planner_core.ir.ops.region import region_steps
 from planner_core.ir.shape import Dim
 from runtime import CompileOptions, compile_graph
 from runtime.passes import PassOptions
@@ -227,6 +228,16 @@ def _scan(x: Array, delta: Array, a: Array, b: Array, c: Array) -> Array:
 case("selective-scan", lambda g, *i: g.selective_scan(*i),
      lambda: [rand(1, 900, 5, off=1), np.full((1, 900, 5), 0.01), np.full((5, 16), -0.01), rand(1, 900, 16, off=1),
               rand(1, 900, 16, off=1)], _scan)
+case("mean-pool-backward", lambda g, i: g.mean_pool2d_backward(
+         i, kernel=(31, 31), strides=(1, 1), pads=(0,) * 4, ceil_mode=False, count_include_pad=False,
+         dims=tuple(map(Dim, (1, 2, 80, 80)))),
+     lambda: [rand(1, 2, 50, 50, off=3)],
+     lambda dy: grad(lambda x: F.avg_pool2d(x, 31, 1), 0)(np.zeros((1, 2, 80, 80)), dy))
+case("rope-dcos", lambda g, *i: g.rope_table_backward(*i, wrt="cos", head_dim=64, n_rot=64),
+     lambda: [rand(400, 5, 128), rand(400, 5, 128, off=1)],
+     lambda x, dy: (x * dy).reshape(400, 5, 2, 2, 32).sum((0, 2, 3)))
+case("region", lambda g, *i: g.elementwise_region(*i, steps=region_steps("s0 = mul(x0, x1); s1 = div(s0, x1); s2 = gelu(s1)")),
+     lambda: [rand(3000, scale=300), rand(3000, scale=300)], torched(lambda x, y: F.gelu(x)))
 for _act, _f in {"gelu": F.gelu, "silu": F.silu, "sigmoid": torch.sigmoid, "elu": F.elu}.items():
     case(f"activation-{_act}", lambda g, i, k=_act: g.activation(i, kind=k, alpha=1.0 if k == "elu" else 0.0),
          lambda: [np.linspace(-12, 12, 4001)], torched(_f))

@@ -45,6 +45,19 @@ def test_a_negative_integer_power_goes_toward_zero(dtype: type) -> None:
                                   [[1, 1, 1], [-1, -1, 1], [0, 0, 0]])
 
 
+@pytest.mark.parametrize("policy", ["f32_uniform", "hybrid", "native"])
+def test_integers_stay_whole_where_they_are_stored_as_floats(policy: str) -> None:
+    """2 to the -1 is 0, and the mean of 1 and 2 is 1, for whoever reads them next."""
+    g = Graph("whole")
+    a, b = (g.input(n, (1, 1, 1, 2), DType.I32) for n in "ab")
+    made = [g.pow(a, b), g.reduce(a, kind="mean", axes=(3,), keepdims=True), g.global_pool(a, kind="mean"),
+            g.pool2d(a, kind="mean", kernel=(1, 2), strides=(1, 1), pads=(0, 0, 0, 0))]
+    g.set_outputs(*(g.mul(m, b) for m in made))
+    got = as_written(g).with_options(width_policy=policy).run({
+        "a": np.asarray([[[[2, 1]]]], np.int32), "b": np.asarray([[[[-1, 40]]]], np.int32)}, sanitize=True)
+    assert [v.reshape(-1).tolist() for v in got.values()] == [[0, 40], [-1, 40], [-1, 40], [-1, 40]]
+
+
 def test_zero_to_a_negative_power_is_an_error_that_names_the_thunk() -> None:
     with pytest.raises(RunError, match=r"thunk 0 binary \(%2 Binary\): .*0 to a negative power.*cast to a float"):
         run(lambda g, i, j: g.pow(i, j), np.asarray([0, 2], np.int32), np.asarray([-1, 2], np.int32))

@@ -16,7 +16,7 @@ from runtime.command_list.formulas import ACTIVATIONS, BINARIES
 from runtime.command_list.operand import In, Operand, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.widths import PIECE, store, wide_dtype
+from runtime.command_list.widths import PIECE, store, wide_dtype, widened
 
 __all__ = ["PROLOGUE_NEAREST2X", "BatchElementwiseRegion", "ElementwiseRegion", "flat_chain", "reading", "steps_of"]
 
@@ -35,7 +35,7 @@ def steps_of(chain: tuple[int, ...]) -> tuple[Step, ...]:
 
 
 def _pieces(count: int, storage: DType, inputs: int, steps: int) -> int:
-    """Scratch: a piece an input that must be repeated, one a step, one temporary, one for half widths."""
+    """Scratch: a piece an input that must be repeated (or widened, of halves), one a step, one temporary, one for half widths."""
     piece = (min(count, PIECE), wide_dtype(storage.numpy))
     return scratch_for(*[piece] * (inputs + steps + 1), (min(count, PIECE), DType.F16.numpy))
 
@@ -54,11 +54,12 @@ class _Chain:
 
     def read(self, k: int, x: Array, start: int, count: int, t: ElementwiseRegion | BatchElementwiseRegion) -> Array:
         """Input k of elements [start, start + count), as the thunk's mask and moduli say."""
+        buffer = self.repeated[k] if self.rounds else None
         if t.scalar_input_mask >> k & 1:
-            return x
+            return widened(x, buffer)
         if t.input_modulus and t.input_modulus[k]:
             return _repeat_piece(x, start, self.repeated[k][:count])
-        return x[start : start + count]
+        return widened(x[start : start + count], buffer)
 
     def run(self, xs: list[Array], out: Array) -> None:
         """One piece: ``out`` = the last step over xs; each x has out's size or one element."""

@@ -307,7 +307,7 @@ class CpuIndexing(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        own = scratch_for((self._addresses, _I64), (self._addresses, _I64))
+        own = scratch_for(*[(self._addresses, _I64)] * (2 if self.thunk.endswith("_nd") else 1))
         return own + (wide_scratch(self.dst.storage.numpy, self.dst.numel) if self._sums else 0)
 
     @property
