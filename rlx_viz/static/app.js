@@ -13,19 +13,22 @@ import { HEATS } from "./heat.js";
 import { Help } from "./help.js";
 import { flipView, Layout, panelSplitter, PLACES_OF_VIEWS } from "./layout.js";
 import { comparisonOf } from "./matching.js";
-import { History, KEPT, restoreView, saveView } from "./memory.js";
+import { hiddenNames, hiddenOf, History, KEPT, restoreView, saveView } from "./memory.js";
 import { OccupancyView } from "./occupancy.js";
 import { OptionsView } from "./options.js";
 import { Store } from "./store.js";
 import { SummaryView } from "./summary.js";
 import { Tooltip } from "./tooltip.js";
-import { clampRange } from "./viewport.js";
+import { clampRange, moveByKey } from "./viewport.js";
 import { WaterfallView } from "./waterfall.js";
 
 const TWIN_DELAY = 60;
 const REST_DELAY = 350;
 /** What the text twins state; the rest only changes how pictures look. */
-const TWIN_KEYS = ["snap", "sort", "views", "statics", "space", "open", "graph", "collapse", "module", "base", "other", "late"];
+const TWIN_KEYS = ["snap", "sort", "views", "statics", "space", "open", "graph", "collapse", "module", "base", "other", "late", "maximised"];
+/** With Ctrl or Cmd these would still work on a notebook's cells: run, move, choose all, undo. */
+const CELL_KEYS = /^(Enter|Arrow\w+|Home|End|[ayz])$/i;
+const MODIFIERS = ["Shift", "Control", "Alt", "Meta"];
 /** Wide enough for the fusion graph beside the memory views from the start. */
 const WIDE = 1280;
 
@@ -46,6 +49,7 @@ const WIDE = 1280;
  * @property {(listener: () => void) => (() => void)} [onStatus]
  * @property {() => any} [status]  busy, error, progress, progressText, baseline, history, run
  * @property {(request: PlanRequest) => void} [request]
+ * @property {() => boolean} [pending]  a request was not answered yet
  * @property {(sanitize: boolean) => void} [run]
  * @property {() => import("./data.js").Snapshot | null | Promise<import("./data.js").Snapshot | null>} [other]
  * @property {(listener: () => void) => (() => void)} [onOther]
@@ -65,14 +69,15 @@ const WIDE = 1280;
  */
 export function mount(place, api) {
   const store = new Store();
-  const root = el("div", { class: "rlx-viz", "data-host": api.host, "data-ready": "0", "data-lm-suppress-shortcuts": "true" });
+  const root = el("div", { class: "rlx-viz", "data-host": api.host, "data-ready": "0" });
   const active = () => api.host === "report" || root.contains(document.activeElement);
   const history = new History({
     restore: (saved) => restore(restoreView(saved, store.state, usual)),
     plan: (direction) => api.request?.(direction === "undo" ? { undo: true } : { redo: true }),
   });
   const send = api.request && ((/** @type {PlanRequest} */ request) => {
-    if (!("pin" in request)) history.planned();
+    if (loaded) history.note(saveView(store.state, usual)); // what has not come to rest yet is the step before
+    history.asked = "";
     api.request?.(request);
   });
   const flip = send && ((/** @type {string} */ option, /** @type {unknown} */ value) => send({ option, value }));
@@ -95,6 +100,7 @@ export function mount(place, api) {
   const caches = new CachesView(store);
   const views = { occupancy, gantt, arena, fusion, commands, waterfall, compare, caches };
   const all = Object.values(views);
+  /** @type {import("./plot.js").Plot[]} */
   const plots = [occupancy, gantt, arena, fusion, ...compare.plots];
   const details = new DetailsView(store, flip, (node) => showSource(node));
   const options = new OptionsView(store, send);
@@ -111,8 +117,19 @@ export function mount(place, api) {
   root.append(progress, controls.element, alert, summary.element, el("div", { class: "rlx-main" }, layout.element, panelSplitter(store, root, panel), panel),
     message, progressText, tooltip.element, help.element, spoken);
   place.append(root);
-  let usual = store.state.open;
+  /** @type {import("./memory.js").Usual} */
+  const usual = { open: store.state.open, theme: api.theme() };
   let loaded = false;
+  /** Python's selection for a document that is still on its way. @type {{rev: number, row: number} | null} */
+  let arriving = null;
+  /** An error that was closed, until there is another. */
+  let closedError = "";
+  /** What the alert says. */
+  let alertText = "";
+  /** The pinned plan that Python knows of. */
+  let baselineText = "{}";
+  /** The plot that was used last. @type {import("./plot.js").Plot | undefined} */
+  let recent;
   /** A view is being brought back: its selection must not move it. */
   let restoring = false;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -135,8 +152,7 @@ export function mount(place, api) {
       undo: history.past.length + state.history.undo ? "1" : "0", redo: history.future.length + state.history.redo ? "1" : "0",
       drawn: plots.map((plot) => plot.drawn.toFixed(1)).join(" "),
     });
-    alert.hidden = !state.error;
-    alert.replaceChildren(el("b", {}, "Not re-planned. "), state.error, " · The picture is the last good plan.");
+    showError(state);
     const working = state.busy || (state.run?.busy ?? false);
     progressText.hidden = !working || state.progress < 0 || !state.progressText;
     progressText.textContent = state.progressText + (state.progress > 0 ? ` · ${Math.round(state.progress * 100)}%` : "");
@@ -166,6 +182,55 @@ export function mount(place, api) {
     }
   });
 
+  /** Written only when it changes: an alert is read out each time. @param {import("./store.js").State} state */
+  function showError(state) {
+    const ran = state.run !== null && !state.run.ok && state.run.text === state.error;
+    const text = state.error && `${ran ? "run" : "plan"} ${state.error}`;
+    if (text === alertText) return;
+    alertText = text;
+    alert.hidden = !text;
+    const head = ran ? "The run failed. " : "Not re-planned. ";
+    const close = el("button", { type: "button", class: "rlx-icon", title: "Close (Escape)", "aria-label": "Close the message", onclick: closeError }, "×");
+    close.style.float = "right";
+    alert.replaceChildren(...(text ? [close, el("b", {}, head), state.error, ran ? "" : " · The picture is the last good plan."] : []));
+  }
+
+  function closeError() {
+    const inside = alert.contains(document.activeElement);
+    closedError = store.state.error;
+    store.set({ error: "" });
+    store.flush();
+    if (inside) (recent?.element.isConnected ? recent.over : controls.search).focus();
+  }
+
+  /** What the page around says; a message that was closed stays closed until it goes. */
+  function statusNow() {
+    const status = api.status?.() ?? {};
+    if (status.error !== closedError) closedError = "";
+    return closedError ? { ...status, error: "" } : status;
+  }
+
+  /** Python moved: its option steps take their place among ours, and its baseline is the one compared with. */
+  function onStatus() {
+    const status = statusNow();
+    store.set(status);
+    if (status.history && loaded) history.counted(status.history);
+    followBaseline(status.baseline);
+  }
+
+  /** @param {any} baseline */
+  function followBaseline(baseline) {
+    const text = JSON.stringify(baseline ?? {});
+    if (text === baselineText || !store.state.snap) return;
+    const { snap, base } = store.state;
+    const same = text !== "{}" && isPlan(snap, baseline);
+    if (text === "{}") store.set({ base: null });
+    else if (same) store.set({ base: snap });
+    // Of plans that are not on screen there is no document: wait until it is, unless this page pinned it itself.
+    else if (!base || baselineText !== "{}") return;
+    baselineText = text;
+  }
+
   /** @param {any} patch */
   function restore(patch) {
     store.flush();
@@ -185,34 +250,44 @@ export function mount(place, api) {
 
   const load = async () => {
     try {
-      const before = store.state.snap;
       const snap = await api.snapshot();
+      const before = store.state.snap;
       let selected = store.state.selected;
-      if (before && selected >= 0) {
-        const name = before.text("name", selected);
-        if (snap.text("name", selected) !== name) selected = snap.rowsByName().get(name) ?? -1;
-      } else selected = Math.min(api.selection?.() ?? -1, snap.n - 1);
+      if (arriving?.rev === api.rev()) selected = Math.min(arriving.row, snap.n - 1);
+      else if (before && selected >= 0) selected = snap.rowOf(before.text("name", selected), before.ordinal(selected));
+      else selected = Math.min(api.selection?.() ?? -1, snap.n - 1);
+      arriving = null;
+      const hidden = hiddenNames(store.state);
+      if (loaded) history.note(saveView(store.state, usual));
       api.late?.(snap);
       const command = before === null ? -1 : store.state.command;
       store.set({ snap, rev: api.rev(), selected, hover: -1, hoverSource: -1, hoverGroup: -1, hoverOther: -1, source: -1, command,
-        match: null, error: api.status?.().error ?? "", other: (await api.other?.()) ?? null });
+        match: null, error: statusNow().error ?? "", other: (await api.other?.()) ?? null });
+      store.set({ hidden: hiddenOf(store.state, hidden) });
       if (!loaded) {
-        if (root.clientWidth >= WIDE && (snap.table("layout") || snap.table("groups"))) usual = flipView(usual, "fusion");
-        if (snap.table("cache_entries")) usual = flipView(usual, "caches");
-        store.set({ open: usual });
+        if (root.clientWidth >= WIDE && (snap.table("layout") || snap.table("groups"))) usual.open = flipView(usual.open, "fusion");
+        if (snap.table("cache_entries")) usual.open = flipView(usual.open, "caches");
+        if (store.state.other) usual.open = flipView(usual.open, "compare");
+        store.set({ open: usual.open });
         const saved = api.savedView?.();
-        if (saved) {
+        if (saved && Object.keys(saved).length) {
           const patch = restoreView(saved, store.state, usual);
           if (patch.selected < 0) delete patch.selected;
           restore(patch);
-        } else if (store.state.other) store.set({ open: flipView(usual, "compare") });
+        }
+        const counts = statusNow().history;
+        if (counts) history.counted(counts);
       }
+      followBaseline(statusNow().baseline);
       root.dataset.empty = snap.n ? "0" : "1";
       message.textContent = snap.n ? "" : "This graph has no tensors: there is nothing to place.";
       store.flush();
       store.flush();
       loaded = true;
-      history.now ??= saveView(store.state, usual);
+      // What the new plan itself moved (a zoom past its end, a selection it lacks) is no step of its own.
+      clearTimeout(restTimer);
+      history.now = saveView(store.state, usual);
+      if (before) api.saveView?.(history.now);
       root.dataset.ready = "1";
       if (!snap.n) all.forEach((view) => view.writeTwin());
     } catch (error) {
@@ -237,16 +312,40 @@ export function mount(place, api) {
     if (!snap) return;
     const { birth, death, offset, size, root: roots } = snap.t;
     const slot = size[selected] > 0 ? selected : roots[selected];
+    const space = spaceOf(snap, slot);
+    if (space && space !== store.state.space) {
+      store.set({ space, offsets: null });
+      store.flush(); // the map's height is that of its space
+    }
     const pad = Math.max(4, (death[selected] - birth[selected]) * 0.6);
     const row = gantt.rowOf[selected] ?? -1;
     const room = Math.max(size[slot] * 1.5, 256);
     store.set({
       x: clampRange([birth[selected] - pad, death[selected] + 1 + pad], [0, snap.steps]),
       rows: row < 0 ? store.state.rows : clampRange([row - 8, row + 9], gantt.fullY()),
-      offsets: size[slot] > 0 ? clampRange([offset[slot] - room, offset[slot] + size[slot] + room], arena.fullY()) : store.state.offsets,
+      offsets: space ? clampRange([offset[slot] - room, offset[slot] + size[slot] + room], arena.fullY()) : store.state.offsets,
     });
     const members = fusion.asleep ? [] : fusion.data.membersOf(selected);
-    if (members.length) fusion.reveal(members[members.length - 1]);
+    if (!members.length) return;
+    fusion.reveal(members[members.length - 1]);
+    showBothHalves(selected, members);
+  }
+
+  /** Widen what the fusion graph shows until a tensor's ops and its kernel are both in it. @param {number} row @param {ArrayLike<number>} members */
+  function showBothHalves(row, members) {
+    const { graphX, graphY } = store.state;
+    const { rects, panels, data } = fusion;
+    if (data.same || panels.length < 2 || !graphX || !graphY) return;
+    const places = panels.flatMap(({ graph, place }) => Array.from(graph.kind === "fused" ? [row] : members, (node) => place[node] ?? -1)).filter((at) => at >= 0);
+    if (!places.length) return;
+    const left = Math.min(...places.map((at) => rects.x0[at])) - 0.3;
+    const right = Math.max(...places.map((at) => rects.x1[at])) + 0.3;
+    const top = Math.min(...places.map((at) => rects.y0[at])) - 0.3;
+    const bottom = Math.max(...places.map((at) => rects.y1[at])) + 0.3;
+    store.set({
+      graphX: holding(graphX, left, right, fusion.fullX),
+      graphY: holding(graphY, top, bottom, fusion.fullY()),
+    });
   }
 
   /** Pan, without zooming, until the selected tensor is inside each view. */
@@ -259,7 +358,7 @@ export function mount(place, api) {
     store.set({
       x: x && bringInside(x, birth[selected], death[selected] + 1, [0, snap.steps]),
       rows: rows && row >= 0 ? bringInside(rows, row, row + 1, gantt.fullY()) : rows,
-      offsets: offsets && size[slot] > 0 ? bringInside(offsets, offset[slot], offset[slot] + size[slot], arena.fullY()) : offsets,
+      offsets: offsets && spaceOf(snap, slot) === store.state.space ? bringInside(offsets, offset[slot], offset[slot] + size[slot], arena.fullY()) : offsets,
     });
   }
 
@@ -277,9 +376,24 @@ export function mount(place, api) {
     return maximised ? [maximised] : open.includes("gantt") ? ["gantt"] : open.split(" ").filter(Boolean);
   }
 
+  /** Look inside the module under the pointer, else inside that of the selected op or tensor. */
+  function enterModule() {
+    if (fusion.asleep || !fusion.folded) return;
+    const { state } = store;
+    const { data } = fusion;
+    const node = state.source >= 0 ? state.source : state.selected >= 0 ? data.membersOf(state.selected).at(-1) ?? -1 : -1;
+    const group = state.hoverGroup >= 0 ? state.hoverGroup : node >= 0 ? data.group[node] ?? -1 : -1;
+    if (group >= 0) store.set({ module: group, graphX: null, graphY: null, hoverGroup: -1 });
+    spoken.textContent = group >= 0 ? `module ${data.groups?.name(group) ?? ""}` : "no module: select a tensor of one first";
+  }
+
   /** @param {"undo" | "redo"} direction */
   function goBack(direction) {
     clearTimeout(restTimer);
+    if (api.pending?.()) {
+      spoken.textContent = `nothing to ${direction} until the last change is planned`;
+      return;
+    }
     // What has not come to rest yet is a step too.
     if (direction === "undo") history.note(saveView(store.state, usual));
     const went = history.go(direction, store.state.history[direction]);
@@ -295,6 +409,10 @@ export function mount(place, api) {
   root.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.key === "Escape" && !help.element.open) {
+      if (store.state.error) {
+        closeError();
+        return;
+      }
       const open = root.querySelector("details.rlx-remark[open]");
       if (open) open.open = false;
       else if (store.state.selected >= 0 || store.state.source >= 0) store.set({ selected: -1, source: -1, command: -1 });
@@ -335,10 +453,32 @@ export function mount(place, api) {
       r: () => goBack("redo"),
     };
     for (const { key, name } of PLACES_OF_VIEWS) keys[key] = () => store.set({ open: flipView(state.open, name), maximised: "" });
-    if (!keys[event.key]) return;
-    event.preventDefault();
-    keys[event.key]();
+    if (event.key === "Enter" && (target === root || target === fusion.over)) keys.Enter = enterModule;
+    if (keys[event.key]) {
+      event.preventDefault();
+      keys[event.key]();
+    } else if (target === root && !pageScrolls(event)) {
+      // Nothing has the focus: the plot that was used last, or the first.
+      const seen = plots.filter((plot) => plot.element.isConnected && plot.body.clientWidth > 0);
+      const plot = recent && seen.includes(recent) ? recent : seen[0];
+      if (plot && moveByKey(plot, event)) event.preventDefault();
+    }
   });
+  for (const kind of ["focusin", "pointerdown"]) {
+    root.addEventListener(kind, (/** @type {Event} */ event) => {
+      recent = plots.find((plot) => plot.body.contains(/** @type {Node} */ (event.target))) ?? recent;
+    });
+  }
+  // A notebook has keys of its own, some of which destroy cells.
+  if (api.host === "jupyter") {
+    for (const kind of ["keydown", "keypress", "keyup"]) {
+      root.addEventListener(kind, (/** @type {KeyboardEvent} */ event) => {
+        if (MODIFIERS.includes(event.key)) return;
+        if ((event.ctrlKey || event.metaKey) && !event.altKey && !CELL_KEYS.test(event.key)) return;
+        event.stopPropagation();
+      });
+    }
+  }
   // A report is the whole page: its keys work before anything has the focus.
   const onPage = (/** @type {KeyboardEvent} */ event) => {
     if (event.target !== document.body) return;
@@ -349,10 +489,16 @@ export function mount(place, api) {
   if (api.host === "report") document.addEventListener("keydown", onPage);
 
   const stops = [
-    api.onTheme?.(() => store.set({ theme: api.theme() })),
+    api.onTheme?.(() => {
+      usual.theme = api.theme();
+      store.set({ theme: usual.theme });
+    }),
     api.onDocument?.(load),
-    api.onStatus?.(() => store.set(api.status?.() ?? {})),
-    api.onSelection?.(() => store.set({ selected: Math.min(api.selection?.() ?? -1, (store.state.snap?.n ?? 0) - 1) })),
+    api.onStatus?.(onStatus),
+    api.onSelection?.(() => {
+      if (store.state.snap && api.rev() !== store.state.rev) arriving = { rev: api.rev(), row: api.selection?.() ?? -1 };
+      else store.set({ selected: Math.min(api.selection?.() ?? -1, (store.state.snap?.n ?? 0) - 1) });
+    }),
     api.onOther?.(async () => {
       const other = (await api.other?.()) ?? null;
       store.set({ other, open: other && !store.state.open.includes("compare") ? flipView(store.state.open, "compare") : store.state.open });
@@ -366,7 +512,7 @@ export function mount(place, api) {
       if (loaded && saved && JSON.stringify(saved) !== JSON.stringify(saveView(store.state, usual))) restore(restoreView(saved, store.state, usual));
     }),
   ];
-  store.set({ theme: api.theme(), ...(api.status?.() ?? {}) });
+  store.set({ theme: usual.theme, ...statusNow() });
   root.dataset.theme = api.theme();
   load();
 
@@ -384,9 +530,35 @@ export function mount(place, api) {
   };
 }
 
+/** The map in which a row has its bytes, "" for none. @param {import("./data.js").Snapshot} snap @param {number} slot */
+function spaceOf(snap, slot) {
+  const { size, space } = snap.t;
+  if (!(size[slot] > 0)) return "";
+  return space[slot] === snap.arenaSpace ? "arena" : space[slot] === snap.weightsSpace ? "weights" : "";
+}
+
+/** A document is that of the pinned plan, as far as its numbers and options tell. @param {import("./data.js").Snapshot} snap @param {any} baseline */
+function isPlan(snap, baseline) {
+  const { headline = {}, options = {} } = baseline;
+  return Object.entries(snap.meta.headline ?? {}).every(([key, value]) => headline[key] === undefined || String(headline[key]) === String(value))
+    && (snap.meta.options ?? []).every((/** @type {any} */ one) => !(one.name in options) || String(options[one.name]) === String(one.value));
+}
+
+/** The page around a small explorer moves up and down by these keys. @param {KeyboardEvent} event */
+function pageScrolls(event) {
+  const page = document.scrollingElement;
+  return /^Arrow(Up|Down)$/.test(event.key) && page !== null && page.scrollHeight > page.clientHeight + 1;
+}
+
 /** @param {[number, number] | null} range */
 function rangeText(range) {
   return range ? range.map((value) => Number(value.toFixed(2))).join("..") : "";
+}
+
+/** A range of the same span around low … high, a wider one where they need it. @param {[number, number]} range @param {number} low @param {number} high @param {[number, number]} full */
+function holding(range, low, high, full) {
+  const half = Math.max(range[1] - range[0], high - low) / 2;
+  return clampRange([(low + high) / 2 - half, (low + high) / 2 + half], full);
 }
 
 /** @param {[number, number]} range @param {number} low @param {number} high @param {[number, number]} full */

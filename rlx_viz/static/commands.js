@@ -4,7 +4,7 @@ import { NONE } from "./data.js";
 import { el, lastParts } from "./dom.js";
 import { countOf, formatBytes, formatCount, formatExact } from "./format.js";
 import { decisionsOf, verdictText } from "./graphs.js";
-import { ListView, LongList } from "./listview.js";
+import { ListView, LongList, stepInList } from "./listview.js";
 import { TWIN_ROWS } from "./plot.js";
 
 const ROW = 19;
@@ -30,6 +30,9 @@ export class CommandsView extends ListView {
       el("div", { class: "rlx-col-after" }, this.heads[1], this.after.element));
     this.content.append(this.empty, this.columns);
     this.after.element.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.step(event));
+    this.before.element.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.stepBefore(event));
+    /** Row of the list before passes that was chosen last. */
+    this.beforeAt = -1;
     /** Commands of each tensor. @type {Map<number, number>} */
     this.ofNode = new Map();
     /** Row of the list before passes that each command came from. */
@@ -124,13 +127,18 @@ export class CommandsView extends ListView {
     const applied = verdicts.find((verdict) => verdict.applied);
     const refused = verdicts.find((verdict) => !verdict.applied);
     const gone = first === NONE || count === 0;
-    const on = this.state.command >= 0 && !gone && this.state.command >= first && this.state.command < first + count;
+    const on = gone ? index === this.beforeAt && this.holdsBefore(index) : this.holdsBefore(index);
     return el("div", {
       class: `rlx-row${on ? " rlx-on" : ""}${gone ? " rlx-gone" : ""}${this.outside(node) ? " rlx-outside" : ""}`, role: "option", "aria-selected": String(on), "data-before": index, "data-node": node,
       title: [snap.string(tableBefore.label[index]), node < snap.n ? snap.text("name", node) : "",
         gone ? "merged into another thunk or dropped" : `thunk${count > 1 ? "s" : ""} ${first}${count > 1 ? `–${first + count - 1}` : ""} after passes`,
         ...verdicts.map(verdictText)].filter(Boolean).join("\n"),
-      onclick: () => (gone ? this.store.set({ selected: node < snap.n ? node : -1 }) : this.choose(first)),
+      onclick: () => {
+        this.beforeAt = index;
+        if (gone) this.store.set({ selected: node < snap.n ? node : -1 });
+        else this.choose(first);
+        this.before.fill(true);
+      },
       onpointerenter: () => this.store.set({ hover: node < snap.n ? node : -1 }),
       onpointerleave: () => this.store.set({ hover: -1 }),
     },
@@ -150,13 +158,31 @@ export class CommandsView extends ListView {
 
   /** @param {KeyboardEvent} event */
   step(event) {
-    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
-    const rows = this.snap?.tables.commands?.rows ?? 0;
-    if (by === undefined || !rows || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const next = Math.min(rows - 1, Math.max(0, (this.state.command < 0 && by > 0 ? -1 : Math.max(this.state.command, 0)) + by));
-    if (next !== this.state.command) this.choose(next);
+    const next = stepInList(event, this.state.command, this.snap?.tables.commands?.rows ?? 0);
+    if (next >= 0 && next !== this.state.command) this.choose(next);
+  }
+
+  /** What is selected is that of a row before passes: one of its thunks, or its tensor where it became none. @param {number} index */
+  holdsBefore(index) {
+    const { first, count, node } = this.tableBefore;
+    const { command, selected } = this.state;
+    if (first[index] === NONE || !count[index]) return selected >= 0 ? node[index] === selected : node[index] >= this.snap.n;
+    return command >= first[index] && command < first[index] + count[index];
+  }
+
+  /** @param {KeyboardEvent} event */
+  stepBefore(event) {
+    const rows = this.snap?.tables.commands_before?.rows ?? 0;
+    const { first, count, node } = this.tableBefore;
+    const held = this.beforeAt >= 0 && this.beforeAt < rows && this.holdsBefore(this.beforeAt) ? this.beforeAt : this.origin[this.state.command] ?? -1;
+    const next = stepInList(event, held, rows);
+    if (next < 0 || next === held) return;
+    this.beforeAt = next;
+    if (first[next] === NONE || !count[next]) this.store.set({ selected: node[next] < this.snap.n ? node[next] : -1, source: -1 });
+    else if (first[next] !== this.state.command) this.choose(first[next]);
+    this.store.flush();
+    this.before.reveal(next);
+    this.before.fill(true);
   }
 
   /** @param {Set<string>} changed */

@@ -3,11 +3,12 @@
 
 import { el, lastParts, swatch, wrappingName } from "./dom.js";
 import { countOf, formatBytes, formatCount, formatExact, formatTick, roundTicks, toBig } from "./format.js";
-import { ListView, LongList } from "./listview.js";
+import { ListView, LongList, stepInList } from "./listview.js";
 import { causeOf, changedOptions, CHANGES, comparisonOf, fromScreen, GONE, toScreen } from "./matching.js";
 import { mixColours, THEMES, toPixel } from "./palette.js";
 import { Plot, TWIN_ROWS } from "./plot.js";
 import { makeRects, pushRect } from "./raster.js";
+import { isOpen } from "./store.js";
 import { StepIndex } from "./stepindex.js";
 
 const CHANGE_COLOURS = ["slate", "sky", "vermillion", "green", "purple", "orange"];
@@ -41,7 +42,7 @@ export class DiffPlot extends Plot {
     this.index = null;
   }
 
-  get asleep() { return !this.state.open.split(" ").includes("compare") || !comparisonOf(this.state); }
+  get asleep() { return !isOpen(this.state, "compare") || !comparisonOf(this.state); }
   get inputs() { return ["snap", "base", "other", "theme", "match", "space"]; }
   get frontKeys() { return [...super.frontKeys, "hoverOther"]; }
   get yKey() { return /** @type {const} */ ("offsets"); }
@@ -218,6 +219,9 @@ export class CompareView extends ListView {
     this.deltas = [];
     /** Changes that the table shows; all but "same" until one is picked. */
     this.only = -1;
+    /** Row of the table that was chosen last. */
+    this.at = -1;
+    this.list.element.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.step(event));
     this.heads = el("div", { class: "rlx-delta-head" });
     this.filters = el("div", { class: "rlx-filters" });
     this.blank = el("div", { class: "rlx-blank" });
@@ -238,9 +242,11 @@ export class CompareView extends ListView {
     this.blank.hidden = Boolean(comparison);
     this.inner.hidden = !comparison;
     this.deltas = [];
+    this.at = -1;
     this.pin.textContent = this.state.base === this.state.snap ? "Unpin" : "Pin this plan";
     if (!comparison) {
       this.note.textContent = "";
+      this.list.show(0);
       this.blank.replaceChildren("Pin this plan as the baseline, then change an option: both arenas show here on the same axes, coloured by what changed.");
       return;
     }
@@ -287,6 +293,7 @@ export class CompareView extends ListView {
         : el("button", { type: "button", class: "rlx-key", "data-change": name, "aria-pressed": String(this.only < 0 || this.only === change), disabled: counts[change] === 0, title,
           onclick: () => {
             this.only = this.only === change ? -1 : change;
+            this.at = -1;
             this.fillFilters(counts);
             this.list.show(this.shown.length);
           } }, swatch(changeColour(theme, change), PATTERN_NAMES[CHANGE_PATTERNS[change]]), `${words} ${formatCount(counts[change])}`);
@@ -302,11 +309,12 @@ export class CompareView extends ListView {
     const name = row >= 0 ? next.text("name", row) : base.text("name", old);
     const cause = causeOf(base, next, old, row);
     const shown = row >= 0 ? toScreen(comparison, "b", row) : toScreen(comparison, "a", old);
-    const on = shown >= 0 && shown === this.state.selected;
+    // What is gone can't be selected on screen: it is the one chosen here.
+    const on = shown === this.state.selected && (shown >= 0 || index === this.at);
     return el("div", {
       class: `rlx-row rlx-delta${on ? " rlx-on" : ""}`, role: "option", "aria-selected": String(on),
       "data-row": shown, title: `${name}\n${CHANGES[change]}\nbytes ${size[1] || "–"} → ${size[2] || "–"}\noffset ${offset[1] || "–"} → ${offset[2] || "–"}\nlive ${life[1] || "–"} → ${life[2] || "–"}\n${cause}`,
-      onclick: () => this.store.set({ selected: shown, reveal: this.state.reveal + 1 }),
+      onclick: () => this.choose(index),
       onpointerenter: () => this.store.set(row >= 0 ? hoverOf(comparison, "b", row) : hoverOf(comparison, "a", old)),
       onpointerleave: () => this.store.set({ hover: -1, hoverOther: -1 }),
     }, swatch(changeColour(THEMES[this.state.theme], change), PATTERN_NAMES[CHANGE_PATTERNS[change]]),
@@ -314,6 +322,37 @@ export class CompareView extends ListView {
     el("span", { class: "rlx-num" }, delta ? signed(BigInt(delta)) : size[2] || size[1]),
     el("span", { class: "rlx-num" }, old >= 0 && row >= 0 ? (base.t.offset[old] === next.t.offset[row] ? "=" : signed(BigInt(next.t.offset[row] - base.t.offset[old]))) : "–"),
     el("span", { class: "rlx-what" }, cause));
+  }
+
+  /** The row on screen that a row of the table stands for, -1 for none. @param {number} index */
+  shownRow(index) {
+    const comparison = /** @type {import("./matching.js").Comparison} */ (comparisonOf(this.state));
+    const { old, row } = this.shown[index];
+    return row >= 0 ? toScreen(comparison, "b", row) : toScreen(comparison, "a", old);
+  }
+
+  /** @param {number} index */
+  choose(index) {
+    const { old, row } = this.shown[index];
+    const comparison = comparisonOf(this.state);
+    this.at = index;
+    this.store.set({ selected: this.shownRow(index), reveal: this.state.reveal + 1, ...(row >= 0 ? hoverOf(comparison, "b", row) : hoverOf(comparison, "a", old)) });
+    this.list.fill(true);
+  }
+
+  /** @param {KeyboardEvent} event */
+  step(event) {
+    if (!comparisonOf(this.state)) return;
+    const { shown } = this;
+    const { selected } = this.state;
+    const held = this.at >= 0 && this.at < shown.length && this.shownRow(this.at) === selected ? this.at
+      : selected < 0 ? -1 : shown.findIndex((_, index) => this.shownRow(index) === selected);
+    const next = stepInList(event, held, shown.length);
+    if (next < 0 || next === held) return;
+    this.choose(next);
+    this.store.flush();
+    this.list.reveal(next);
+    this.list.fill(true);
   }
 
   /** @param {Set<string>} changed */

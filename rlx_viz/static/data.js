@@ -186,7 +186,26 @@ export class Snapshot {
     return rows.sort((a, b) => size[b] - size[a] || a - b);
   }
 
-  /** First row of each name; used to carry the selection over a new plan. */
+  /** How many earlier rows have the row's name: names may repeat. @param {number} row */
+  ordinal(row) {
+    const { name } = this.t;
+    let count = 0;
+    for (let i = 0; i < row; i++) if (name[i] === name[row]) count += 1;
+    return count;
+  }
+
+  /** The row with that name and that many of the same name before it, the last of them when there are fewer; -1 for none. @param {string} name @param {number} nth */
+  rowOf(name, nth) {
+    let found = -1;
+    for (let i = 0, left = nth; i < this.n && left >= 0; i++) {
+      if (this.text("name", i) !== name) continue;
+      found = i;
+      left -= 1;
+    }
+    return found;
+  }
+
+  /** First row of each name. */
   rowsByName() {
     const rows = new Map();
     for (let i = this.n - 1; i >= 0; i--) rows.set(this.text("name", i), i);

@@ -79,6 +79,29 @@ function shownValue(value) {
   return value === true ? "on" : value === false ? "off" : String(value);
 }
 
+/** What tells a control of the panel from the others, so that its successor is found. @param {HTMLElement} control */
+function identity(control) {
+  const { frees = "", row = "", source = "" } = control.dataset;
+  return [frees, row, source, control.getAttribute("aria-label") ?? "", row || source ? "" : control.title].join("\n");
+}
+
+/**
+ * Replace a part's content and keep the keyboard where it was: on the same control, else on the part itself.
+ * @param {HTMLElement} part @param {() => void} build
+ */
+function keepFocus(part, build) {
+  const held = document.activeElement instanceof HTMLElement && part.contains(document.activeElement) ? document.activeElement : null;
+  if (!held) {
+    build();
+    return;
+  }
+  const alike = () => [...part.querySelectorAll("button")].filter((button) => identity(button) === identity(held));
+  const nth = alike().indexOf(/** @type {HTMLButtonElement} */ (held));
+  build();
+  const found = alike();
+  (found[nth] ?? found[0] ?? part).focus({ preventScroll: true });
+}
+
 export class DetailsView {
   /**
    * @param {import("./store.js").Store} store @param {((option: string, value: unknown) => void) | undefined} flip
@@ -88,15 +111,15 @@ export class DetailsView {
     this.store = store;
     this.flip = flip;
     this.showSource = showSource;
-    this.selected = el("section", { class: "rlx-selected", "aria-label": "Selected tensor", "data-panel": "selected" });
-    this.live = el("section", { class: "rlx-live", "aria-label": "Live at the peak", "data-panel": "live" });
+    this.selected = el("section", { class: "rlx-selected", tabindex: -1, "aria-label": "Selected tensor", "data-panel": "selected" });
+    this.live = el("section", { class: "rlx-live", tabindex: -1, "aria-label": "Live at the peak", "data-panel": "live" });
     this.twin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "details", "aria-label": "Selected tensor as text" });
     this.liveTwin = el("pre", { class: "rlx-twin rlx-twin-hidden", "data-twin": "live", "aria-label": "Live at the peak as text" });
     this.element = el("div", { class: "rlx-details" }, this.selected, this.live, this.twin, this.liveTwin);
     this.stop = store.on((changed, state) => {
       if (!state.snap) return;
-      if (["snap", "theme", "colour", "selected", "late", "source"].some((key) => changed.has(key))) this.buildSelected(state);
-      if (["snap", "theme", "colour"].some((key) => changed.has(key))) this.buildLive(state);
+      if (["snap", "theme", "colour", "selected", "late", "source"].some((key) => changed.has(key))) keepFocus(this.selected, () => this.buildSelected(state));
+      if (["snap", "theme", "colour"].some((key) => changed.has(key))) keepFocus(this.live, () => this.buildLive(state));
       if (changed.has("selected")) this.markLive(state.selected);
     });
   }
@@ -274,6 +297,7 @@ export class DetailsView {
     if (shown === 0) shown = Math.min(rows.length, LIVE);
     if (shown < 0 || rows.length - shown < 2) shown = rows.length;
     const rest = rows.slice(shown);
+    const unfolded = this.live.querySelector(".rlx-rest")?.getAttribute("aria-expanded") === "true";
     const bar = (/** @type {number} */ row) => {
       const length = el("i", { "aria-hidden": "true" });
       length.style.width = `${Math.max(1, (snap.t.size[row] / most) * 100)}%`;
@@ -300,6 +324,7 @@ export class DetailsView {
       el("h2", {}, "Live at the peak", el("span", { class: "rlx-count" }, rows.length ? ` step ${formatCount(step)} · ${formatCount(rows.length)}` : "")),
       rows.length ? el("ol", { class: "rlx-bars" }, ...rows.slice(0, shown).map(bar)) : el("p", { class: "rlx-hint" }, "Nothing lives in the arena."));
     if (rest.length) this.live.append(more, restList);
+    if (unfolded) more.click();
     const listed = Math.min(rows.length, TWIN_ROWS);
     this.liveTwin.textContent = [
       `live at the peak, step ${step}: ${formatCount(listed)} of ${formatCount(rows.length)} listed, at most ${TWIN_ROWS}, largest first`,

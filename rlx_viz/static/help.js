@@ -7,7 +7,7 @@ const KEYS = [
   ["wheel", "zoom · Ctrl: steps only · Shift: the other axis only"],
   ["Shift + drag", "zoom to a box: the steps of every view"],
   ["double click, 0", "show everything"],
-  ["← → ↑ ↓", "pan · in a list: choose · on a splitter: move it"],
+  ["← → ↑ ↓", "pan · in a list: choose the next · on a splitter: move it"],
   ["+ −", "zoom steps"],
   ["[ ]", "zoom rows, bytes or layers"],
   ["1 … 8", "show or hide a view (8: of a compile cache)"],
@@ -21,6 +21,7 @@ const KEYS = [
   ["h", "arena: slots, then each heat"],
   ["g", "fusion: side by side, overlaid, fused only"],
   ["o", "fusion: fold into modules, or unfold"],
+  ["Enter", "fusion: look inside the module pointed at, or the selection's"],
   ["Backspace", "fusion: leave a module"],
   ["b", "pin this plan as the baseline, or unpin"],
   ["u, Ctrl + Z", "undo"],
@@ -28,7 +29,7 @@ const KEYS = [
   ["t", "text"],
   ["e", "larger type, for a room"],
   ["d", "light or dark"],
-  ["Escape", "clear"],
+  ["Escape", "close a message, clear"],
   ["?", "this list"],
 ];
 

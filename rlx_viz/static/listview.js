@@ -1,6 +1,7 @@
 // Owns what the views made of elements share: heading, text twin, and lists that only make the rows in sight.
 
 import { el } from "./dom.js";
+import { isOpen } from "./store.js";
 
 export class ListView {
   /** @param {import("./store.js").Store} store @param {{name: string, title: string}} options */
@@ -40,7 +41,7 @@ export class ListView {
 
   get state() { return this.store.state; }
   get snap() { return /** @type {import("./data.js").Snapshot} */ (this.store.state.snap); }
-  get asleep() { return !this.state.open.split(" ").includes(this.name); }
+  get asleep() { return !isOpen(this.state, this.name); }
 
   /** @param {Set<string>} changed */
   update(changed) {
@@ -65,6 +66,18 @@ export class ListView {
     this.resizing.disconnect();
     this.stop();
   }
+}
+
+/**
+ * Where a key leads in a list, -1 for a key that does nothing there; the key goes no further.
+ * @param {KeyboardEvent} event @param {number} at  -1 for nowhere yet @param {number} count
+ */
+export function stepInList(event, at, count) {
+  const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
+  if (by === undefined || !count || event.ctrlKey || event.metaKey || event.altKey) return -1;
+  event.preventDefault();
+  event.stopPropagation();
+  return Math.min(count - 1, Math.max(0, (at < 0 && by > 0 ? -1 : Math.max(at, 0)) + by));
 }
 
 /** A list of rows of one height, of which only those in sight exist. */

@@ -4,6 +4,7 @@ import { el } from "./dom.js";
 import { formatCount, roundTicks } from "./format.js";
 import { THEMES, toPixel } from "./palette.js";
 import { PixelRenderer } from "./raster.js";
+import { isOpen } from "./store.js";
 import { attachViewport, clampRange, zoomRange } from "./viewport.js";
 
 /** @typedef {{x: number, y: number}} Point  CSS pixels in the view */
@@ -222,14 +223,15 @@ export class Plot {
   get frontKeys() { return ["hover", "hoverStep", "selected", "maximised"]; }
 
   /** A closed view that nothing else reads builds only once it is opened. */
-  get asleep() { return this.lazy && !this.state.open.split(" ").includes(this.name); }
+  get asleep() { return this.lazy && !isOpen(this.state, this.name); }
 
-  /** Build now what a closed view put off. */
+  /** Build now what a closed view put off; false when there was nothing. */
   wake() {
-    if (!this.stale || this.asleep || !this.snap) return;
+    if (!this.stale || this.asleep || !this.snap) return false;
     this.stale = false;
     this.build();
     this.keepZoom();
+    return true;
   }
 
   /** A new plan may be shorter or lower than the zoomed range. */
@@ -240,13 +242,13 @@ export class Plot {
     if (y) this.store.set({ [this.yKey]: clampRange(y, this.fullY()) });
   }
 
-  /** @param {boolean} repaint  the rectangles too, not only what lies over them */
-  draw(repaint) {
+  /** @param {boolean} again  the rectangles too, not only what lies over them */
+  draw(again) {
     const width = this.body.clientWidth;
     const height = this.body.clientHeight;
     if (!this.snap || width < 40 || height < 20) return;
     const started = performance.now();
-    this.wake();
+    const repaint = this.wake() || again;
     this.element.classList.toggle("rlx-slim", width < SLIM * this.type);
     const { left, top, right, bottom } = this.margins(width, height);
     const area = { left, top, width: width - left - right, height: height - top - bottom };

@@ -5,6 +5,8 @@ import { decisionsOf, fusionOf } from "./graphs.js";
 import { modulesOf } from "./modules.js";
 
 const TEXT_FIELDS = ["name", "op", "shape", "source"];
+/** Fields whose names hold each other (bf16, f16): they want the whole name. */
+const WHOLE_FIELDS = ["dtype", "kind"];
 const LIST_FIELDS = { dtype: "dtypes", kind: "kinds", space: "spaces", family: "families" };
 const NUMBERS = /^(size|offset|life|birth|death)(>=|<=|>|<|=)(.+)$/i;
 
@@ -42,6 +44,7 @@ function compileWord(snap, word) {
   if (TEXT_FIELDS.includes(key)) return stringTest(snap, [key], (text) => text.toLowerCase().includes(wanted));
   if (key === "step") {
     const step = Number(value);
+    if (!Number.isFinite(step)) throw new Error(`“${value}” is not a step; try step:42`);
     return (row) => snap.t.birth[row] <= step && snap.t.death[row] >= step;
   }
   if (key === "rule") {
@@ -56,7 +59,8 @@ function compileWord(snap, word) {
   }
   if (key in LIST_FIELDS) {
     const names = snap.meta[LIST_FIELDS[/** @type {keyof typeof LIST_FIELDS} */ (key)]] ?? [];
-    const hits = names.map((/** @type {string} */ name) => name.toLowerCase().includes(wanted));
+    const whole = WHOLE_FIELDS.includes(key);
+    const hits = names.map((/** @type {string} */ name) => (whole ? name.toLowerCase() === wanted : name.toLowerCase().includes(wanted)));
     return (row) => hits[snap.t[key][row]] === true;
   }
   const text = word.toLowerCase();

@@ -67,6 +67,11 @@ export function initialState() {
   };
 }
 
+/** A view has a place on screen. @param {State} state @param {string} name */
+export function isOpen(state, name) {
+  return state.maximised === name || state.open.split(" ").includes(name);
+}
+
 export class Store {
   constructor() {
     /** @type {State} */

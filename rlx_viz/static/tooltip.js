@@ -14,7 +14,7 @@ export class Tooltip {
     this.element = el("div", { class: "rlx-tip", role: "tooltip", hidden: true });
     this.shown = "";
     this.stop = store.on((changed, state) => {
-      if (["hover", "hoverStep", "hoverSource", "hoverGroup", "hoverOther", "pointer", "at", "snap", "x"].some((key) => changed.has(key))) this.update(state);
+      if (["hover", "hoverStep", "hoverSource", "hoverGroup", "hoverOther", "pointer", "at", "snap", "x", "present"].some((key) => changed.has(key))) this.update(state);
     });
   }
 
@@ -84,12 +84,15 @@ export class Tooltip {
     const view = plot.over.getBoundingClientRect();
     const x = view.left - bounds.left + at.x;
     const y = view.top - bounds.top + at.y;
-    const width = this.element.offsetWidth;
-    const height = this.element.offsetHeight;
+    // While presenting the tooltip is zoomed: its own pixels, those of left and top too, are larger than the page's.
+    const zoom = Number(getComputedStyle(this.element).zoom) || 1;
+    this.element.style.left = "0px"; // near the right edge it would be measured squeezed
+    const width = this.element.offsetWidth * zoom;
+    const height = this.element.offsetHeight * zoom;
     const left = x + 14 + width > bounds.width - 6 ? x - 14 - width : x + 14;
     const top = y + 14 + height > bounds.height - 6 ? y - 10 - height : y + 14;
-    this.element.style.left = `${Math.max(6, left)}px`;
-    this.element.style.top = `${Math.max(6, top)}px`;
+    this.element.style.left = `${Math.max(6, Math.min(left, bounds.width - 6 - width)) / zoom}px`;
+    this.element.style.top = `${Math.max(6, Math.min(top, bounds.height - 6 - height)) / zoom}px`;
   }
 
   close() {

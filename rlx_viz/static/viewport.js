@@ -114,8 +114,8 @@ export function attachViewport(plot, wheelAllowed) {
   });
 }
 
-/** @param {import("./plot.js").Plot} plot @param {KeyboardEvent} event */
-function moveByKey(plot, event) {
+/** What a key does to a plot; false for a key that does nothing. @param {import("./plot.js").Plot} plot @param {KeyboardEvent} event */
+export function moveByKey(plot, event) {
   const { width, height, left, top } = plot.area;
   const centre = { x: left + width / 2, y: top + height / 2 };
   switch (event.key) {

@@ -21,9 +21,14 @@ function pageIsDark() {
   return vscode.includes("dark") || (!vscode && window.matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
+/** Options that a request changes. @param {any} request @returns {Record<string, unknown>} */
+function optionsOf(request) {
+  return request.options ?? ("option" in request ? { [request.option]: request.value } : {});
+}
+
 /**
  * Sends what the explorer asks for. Option changes that are not done yet go along with the next one, since Python
- * drops a request that a newer one overtook.
+ * drops a request that a newer one overtook; those of another display of the same explorer too.
  * @param {any} model
  */
 function makeRequester(model) {
@@ -31,26 +36,29 @@ function makeRequester(model) {
   const open = new Map();
   let sequence = model.get("done");
   model.on("change:done", () => { if (model.get("done") >= sequence) open.clear(); });
-  return (/** @type {import("./app.js").PlanRequest} */ request) => {
+  const send = (/** @type {import("./app.js").PlanRequest} */ request) => {
     /** @type {Record<string, any>} */
     let message = { ...request };
+    const held = model.get("request") ?? {};
+    const last = held.seq ?? 0;
     if ("option" in request) {
+      if (last > model.get("done")) for (const [name, value] of Object.entries(optionsOf(held))) open.set(name, value);
       open.delete(request.option);
       open.set(request.option, request.value);
       if (open.size > 1) message = { options: Object.fromEntries(open) };
     } else if (!("pin" in request)) open.clear();
-    sequence = Math.max(sequence, model.get("done")) + 1;
+    sequence = Math.max(sequence, last, model.get("done")) + 1;
     model.set("request", { ...message, seq: sequence });
     model.save_changes();
   };
+  return { send, pending: () => model.get("done") < sequence };
 }
 
 /** Runs the plan and says how it went; absent where the kernel can't. @param {any} model */
 function makeRunner(model) {
   if (model.get("run_request") === undefined) return undefined;
-  let sequence = model.get("run_done")?.seq ?? 0;
   return (/** @type {boolean} */ sanitize) => {
-    sequence += 1;
+    const sequence = Math.max(model.get("run_request")?.seq ?? 0, model.get("run_done")?.seq ?? 0) + 1;
     model.set("run_request", { seq: sequence, sanitize, repeat: sanitize ? 1 : 5 });
     model.save_changes();
   };
@@ -74,15 +82,18 @@ function packed(model, header, buffer) {
   return text ? { text, buffer: aligned(model.get(buffer)) } : null;
 }
 
-/** What the picture keeps in `state`: all but the options, null for nothing. @param {any} state */
+/** What the picture keeps in `state`: all but the options, null where there is no state. @param {any} state */
 function viewPart(state) {
   if (!state || typeof state !== "object") return null;
   const { options: _options, ...view } = state;
-  return Object.keys(view).length ? view : null;
+  return view;
 }
 
 /** @param {{model: any, el: HTMLElement}} context */
 function render({ model, el }) {
+  const requester = makeRequester(model);
+  /** The view that `state` held when this display last read or wrote it. */
+  let known = JSON.stringify(viewPart(model.get("state")));
   return mount(el, {
     host: "jupyter",
     snapshot: () => unpackSnapshot(model.get("header"), aligned(model.get("buffer"))),
@@ -100,7 +111,8 @@ function render({ model, el }) {
       return () => stops.forEach((stop) => stop());
     },
     status: () => statusOf(model),
-    request: makeRequester(model),
+    request: requester.send,
+    pending: requester.pending,
     run: makeRunner(model),
     other: () => {
       const found = packed(model, "compare_header", "compare_buffer");
@@ -120,11 +132,19 @@ function render({ model, el }) {
     savedView: () => viewPart(model.get("state")),
     saveView: (saved) => {
       const held = model.get("state");
-      if (held === undefined || JSON.stringify(viewPart(held)) === JSON.stringify(saved)) return;
+      if (held === undefined) return;
+      known = JSON.stringify(saved);
+      if (JSON.stringify(viewPart(held)) === known) return;
       model.set("state", { ...saved, ...(held?.options ? { options: held.options } : {}) });
       model.save_changes();
     },
-    onSavedView: (listener) => listen(model, "change:state", listener),
+    // A change of the options alone leaves the view as it is, also what is not kept yet.
+    onSavedView: (listener) => listen(model, "change:state", () => {
+      const now = JSON.stringify(viewPart(model.get("state")));
+      if (now === known) return;
+      known = now;
+      listener();
+    }),
     selection: () => model.get("selection"),
     select: (row) => {
       if (model.get("selection") === row) return;

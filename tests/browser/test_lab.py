@@ -193,6 +193,31 @@ def test_a_toggle_replans_in_python_and_keeps_the_selection(lab_page: Page) -> N
     expect(root).to_have_attribute("data-theme", "dark")
 
 
+def test_keys_pressed_in_the_explorer_leave_the_notebook_alone(lab_page: Page) -> None:
+    """In a notebook's command mode x cuts a cell, a and b insert one, Shift+M merges, z brings one back."""
+    page, root = lab_page, lab_page.locator(".rlx-viz")
+    cells = page.locator(".jp-Notebook .jp-Cell")
+    expect(cells).to_have_count(1)
+    text = page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.text_content()
+    places = (".rlx-view-gantt canvas.rlx-over", "[role=separator]", ".rlx-tabs button", ".rlx-panel summary", ".rlx-bar select")
+    for place in places:
+        for key in ("a", "x", "z", "Shift+M", "y", "m", "m", "c", "v", "v", "d", "d", "i", "s", "Delete", "Enter", "0", "0", "ArrowUp"):
+            element = root.locator(place).first
+            element.focus()
+            page.keyboard.press(key)
+        page.wait_for_timeout(200)
+        expect(cells).to_have_count(1)
+        assert page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.text_content() == text
+    expect(page.locator(".jp-Dialog")).to_have_count(0)
+    # What the page needs still works: Tab moves on, Ctrl+S saves the notebook.
+    root.locator(".rlx-view-gantt canvas.rlx-over").focus()
+    page.keyboard.press("Tab")
+    assert not root.locator(".rlx-view-gantt canvas.rlx-over").evaluate("canvas => canvas === document.activeElement")
+    root.locator(".rlx-view-gantt canvas.rlx-over").focus()
+    with page.expect_response(lambda answer: answer.request.method == "PUT" and "/api/contents/" in answer.url, timeout=PATIENCE):
+        page.keyboard.press("Control+s")
+
+
 @pytest.mark.parametrize("lab", [REAL_CELL], indirect=True, ids=["magika"])
 def test_both_toggles_plan_a_real_model_again(lab_page: Page) -> None:
     import rlx_viz

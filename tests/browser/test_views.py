@@ -510,7 +510,7 @@ def test_help_lists_every_key(open_report: OpenReport) -> None:
     page = open_report(make_views_document(30))
     page.keyboard.press("?")
     text = page.get_by_role("dialog", name="Keys").text_content() or ""
-    for word in ("pin this plan", "undo", "redo", "larger type", "fold into modules", "1 … 7", "heat"):
+    for word in ("pin this plan", "undo", "redo", "larger type", "fold into modules", "1 … 8", "heat"):
         assert word in text
 
 
@@ -658,6 +658,7 @@ window.tell = changes => {
   for (const name of Object.keys(changes)) for (const f of listeners["change:" + name] ?? []) f();
 };
 render({ model, el: document.getElementById("place") });
+window.again = place => render({ model, el: place });
 """
 
 
@@ -708,13 +709,17 @@ def test_presets_reset_and_undo_are_asked_for(page: Page, tmp_path: Path) -> Non
     open_widget(page, tmp_path, doc)
     page.get_by_label("Preset").select_option("cautious")
     assert trait(page, "request") == {"preset": "cautious", "seq": 1}
+    tell(page, history={"undo": 1, "redo": 0}, done=1)
     page.locator("[data-reset]").click()
     assert trait(page, "request") == {"reset": True, "seq": 2}
+    tell(page, history={"undo": 2, "redo": 0}, done=2)
     page.locator(".rlx-view-gantt canvas.rlx-over").focus()
     page.keyboard.press("u")
     assert trait(page, "request") == {"undo": True, "seq": 3}
+    tell(page, history={"undo": 1, "redo": 1}, done=3)
     page.keyboard.press("r")
     assert trait(page, "request") == {"redo": True, "seq": 4}
+    tell(page, history={"undo": 2, "redo": 0}, done=4)
     page.keyboard.press("b")
     assert trait(page, "request") == {"pin": True, "seq": 5}
 
