@@ -69,7 +69,9 @@ const WIDE = 1280;
  */
 export function mount(place, api) {
   const store = new Store();
-  const root = el("div", { class: "rlx-viz", "data-host": api.host, "data-ready": "0" });
+  const root = el("div", { class: "rlx-viz", "data-host": api.host, "data-ready": "0",
+    // A click on what has no keys of its own stays here: in a notebook the keys would go to its cells.
+    tabindex: api.host === "jupyter" ? -1 : null });
   const active = () => api.host === "report" || root.contains(document.activeElement);
   const history = new History({
     restore: (saved) => restore(restoreView(saved, store.state, usual)),
@@ -78,6 +80,7 @@ export function mount(place, api) {
   const send = api.request && ((/** @type {PlanRequest} */ request) => {
     if (loaded) history.note(saveView(store.state, usual)); // what has not come to rest yet is the step before
     history.asked = "";
+    sentAt = history.past.length;
     api.request?.(request);
   });
   const flip = send && ((/** @type {string} */ option, /** @type {unknown} */ value) => send({ option, value }));
@@ -120,6 +123,8 @@ export function mount(place, api) {
   /** @type {import("./memory.js").Usual} */
   const usual = { open: store.state.open, theme: api.theme() };
   let loaded = false;
+  /** Steps there were when the planner was asked last. */
+  let sentAt = 0;
   /** Python's selection for a document that is still on its way. @type {{rev: number, row: number} | null} */
   let arriving = null;
   /** An error that was closed, until there is another. */
@@ -390,12 +395,14 @@ export function mount(place, api) {
   /** @param {"undo" | "redo"} direction */
   function goBack(direction) {
     clearTimeout(restTimer);
-    if (api.pending?.()) {
+    // What has not come to rest yet is a step too.
+    if (direction === "undo") history.note(saveView(store.state, usual));
+    const { past, future } = history;
+    const next = (direction === "undo" ? past : future).at(-1);
+    if (api.pending?.() && (!next || "plan" in next || (direction === "undo" && past.length <= sentAt))) {
       spoken.textContent = `nothing to ${direction} until the last change is planned`;
       return;
     }
-    // What has not come to rest yet is a step too.
-    if (direction === "undo") history.note(saveView(store.state, usual));
     const went = history.go(direction, store.state.history[direction]);
     spoken.textContent = went ? direction : `nothing to ${direction}`;
     store.flush();

@@ -35,7 +35,11 @@ function makeRequester(model) {
   /** @type {Map<string, unknown>} */
   const open = new Map();
   let sequence = model.get("done");
-  model.on("change:done", () => { if (model.get("done") >= sequence) open.clear(); });
+  let answered = sequence;
+  model.on("change:done", () => {
+    answered = Math.max(answered, model.get("done")); // what was overtaken may be told of late
+    if (answered >= sequence) open.clear();
+  });
   const send = (/** @type {import("./app.js").PlanRequest} */ request) => {
     /** @type {Record<string, any>} */
     let message = { ...request };
@@ -51,7 +55,7 @@ function makeRequester(model) {
     model.set("request", { ...message, seq: sequence });
     model.save_changes();
   };
-  return { send, pending: () => model.get("done") < sequence };
+  return { send, pending: () => answered < sequence };
 }
 
 /** Runs the plan and says how it went; absent where the kernel can't. @param {any} model */

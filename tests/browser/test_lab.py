@@ -208,6 +208,13 @@ def test_keys_pressed_in_the_explorer_leave_the_notebook_alone(lab_page: Page) -
         page.wait_for_timeout(200)
         expect(cells).to_have_count(1)
         assert page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.text_content() == text
+    for text_place in (".rlx-view-gantt .rlx-note", ".rlx-summary", ".rlx-panel h2"):
+        root.locator(text_place).last.click()
+        for key in ("x", "a", "Shift+M"):
+            page.keyboard.press(key)
+        page.wait_for_timeout(200)
+        expect(cells).to_have_count(1)
+    root.locator(".rlx-view-gantt canvas.rlx-over").focus()
     expect(page.locator(".jp-Dialog")).to_have_count(0)
     # What the page needs still works: Tab moves on, Ctrl+S saves the notebook.
     root.locator(".rlx-view-gantt canvas.rlx-over").focus()

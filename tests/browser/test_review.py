@@ -178,6 +178,25 @@ def test_python_changes_take_their_place_among_the_pages_steps(page: Page, tmp_p
     expect_state(page, "colour", "dtype")
 
 
+def test_undo_waits_for_a_change_that_is_being_planned(page: Page, tmp_path: Path) -> None:
+    open_widget(page, tmp_path, make_views_document(80))
+    page.get_by_label("Sort").select_option("size")
+    page.wait_for_timeout(REST)
+    page.locator('[data-option="arena_no_reuse"]').evaluate("box => box.click()")
+    canvas(page, "gantt").focus()
+    page.keyboard.press("u")
+    page.wait_for_timeout(100)
+    expect_state(page, "sort", "size")
+    page.get_by_label("Colour").select_option("dtype")
+    page.wait_for_timeout(REST)
+    canvas(page, "gantt").focus()
+    page.keyboard.press("u")  # what was done since can go back
+    expect_state(page, "colour", "family")
+    tell(page, done=1)
+    page.keyboard.press("u")
+    expect_state(page, "sort", "birth")
+
+
 # 12, 13: a fresh view, the legend and the theme
 
 
