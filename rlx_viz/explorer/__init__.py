@@ -16,7 +16,8 @@ Documents (packed: header text and buffer, see `rlx_viz.columns`; an empty heade
 
 State
 - `state` ↔: JSON object that reopens the view: `options` (values that were changed) is Python's; every other key
-  (selection by name, zoom, sort, colour, query, sizes, ...) is the picture's, kept as it is.
+  (selection by name and, among equal names, `nth`; zoom, sort, colour, query, sizes, hidden legend keys, theme, ...) is the
+  picture's, kept as it is.
 - `selection` ↔: row of the selected tensor, -1 for none.
 - `busy`, `error` →: planning or running; what went wrong, the last good picture kept.
 - `progress` →: -1 when idle; past 0.3 s of work the share done in 0..1 (0 while nobody knows).

@@ -223,6 +223,7 @@ class Explorer(anywidget.AnyWidget):
         c = self.compilation
         result = self._working("running", lambda: _execute(c, inputs, sanitize, repeat, seed, None))
         if isinstance(result, Exception):
+            self.run_done = {"seq": int(self.run_done.get("seq", 0)) or 1, "ok": False, "text": self.error, "seconds": 0.0, "sanitized": sanitize}
             raise result
         self._show_run(c, result, 0)
         return result.outputs
@@ -248,7 +249,7 @@ class Explorer(anywidget.AnyWidget):
         self.error = ""  # so that the same failure twice is news twice, and controls go back both times
         if "pin" in request:
             self.pin() if request["pin"] else self.unpin()
-            self._finished = self.done = sequence
+            self._dealt_with(sequence)
             return
         try:
             options, move = self._asked(request)
@@ -256,7 +257,7 @@ class Explorer(anywidget.AnyWidget):
             self.error = f"{type(failure).__name__}: {failure}"
             options = None
         if options is None:
-            self._finished = self.done = sequence
+            self._dealt_with(sequence)
             return
         before, wanted = dict(self._options), options
 
@@ -264,7 +265,7 @@ class Explorer(anywidget.AnyWidget):
             failure = self._planned(result, wanted)
             if failure is None:
                 self._keep(before, move)
-            self._finished = self.done = sequence
+            self._dealt_with(sequence)
 
         self.busy, self._in_flight = True, sequence
         self._worker.submit(lambda stop: _picture(self._replan(dict(wanted))), finish, patience=PATIENCE,
@@ -332,6 +333,10 @@ class Explorer(anywidget.AnyWidget):
 
     # --- how it is done -----------------------------------------------------------------------------
 
+    def _dealt_with(self, sequence: int) -> None:
+        """A pin may overtake a plan: what was dealt with never counts down."""
+        self._finished = self.done = max(self._finished, sequence)
+
     def _change(self, options: Options) -> None:
         before = dict(self._options)
         self._now(options)
@@ -356,7 +361,7 @@ class Explorer(anywidget.AnyWidget):
         """Plan here and now; raises the failure after showing it."""
         self._worker.cancel()
         if self._in_flight > self._finished:
-            self._finished = self.done = self._in_flight  # a request of the picture that this overtakes
+            self._dealt_with(self._in_flight)  # a request of the picture that this overtakes
         failure = self._planned(self._working("planning", lambda: _picture(self._replan(dict(options)))), options)
         if failure is not None:
             raise failure

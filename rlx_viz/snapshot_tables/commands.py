@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from planner_core.memory import SPACES
+from planner_core.memory import SPACES, Target
 from rlx_viz.columns import Column, StringTable
 from rlx_viz.snapshot_tables.names import Names
 from runtime.command_list import CommandList, Operand, Role, Thunk
@@ -27,7 +27,7 @@ def command_tables(c: Compilation, names: Names, strings: StringTable) -> dict[s
     before, after, starts = c.commands_before, c.commands, c.passed.starts
     first = np.asarray(starts[:-1], dtype=np.uint32)
     return {
-        "commands": _commands(after, names, strings),
+        "commands": _commands(after, names, strings, c.options.target is not Target.CPU),
         "commands_before": {
             "label": _labels(before, names, strings), "node": np.asarray(before.node_of, dtype=np.uint32),
             "first": first, "count": np.diff(np.asarray(starts)).astype(np.uint32),
@@ -45,12 +45,13 @@ def _labels(commands: CommandList, names: Names, strings: StringTable) -> Column
     return strings.intern_all(names.command(t.trace_label) for t in commands.thunks)
 
 
-def _commands(commands: CommandList, names: Names, strings: StringTable) -> dict[str, Column]:
+def _commands(commands: CommandList, names: Names, strings: StringTable, has_gpu: bool) -> dict[str, Column]:
+    places = [t.place if has_gpu or t.place == "none" else "host" for t in commands.thunks]
     traffic = [_traffic(t) for t in commands.thunks]
     return {
         "label": _labels(commands, names, strings),
         "node": np.asarray(commands.node_of, dtype=np.uint32),
-        "where": np.asarray([PLACES.index(t.place) for t in commands.thunks], np.uint8),
+        "where": np.asarray([PLACES.index(p) for p in places], np.uint8),
         "read": np.asarray([r for r, _ in traffic], np.float64),
         "written": np.asarray([w for _, w in traffic], np.float64),
         "scratch": np.asarray([t.scratch_bytes for t in commands.thunks], np.float64),

@@ -101,7 +101,7 @@ export class CommandsView extends ListView {
       onpointerleave: () => this.store.set({ hover: -1 }),
     },
     bar, el("span", { class: "rlx-index" }, index), el("span", { class: "rlx-label" }, snap.string(table.label[index])),
-    place === "host" ? el("em", {}, "host") : null,
+    place === "host" && this.snap.meta.target !== "cpu" ? el("em", {}, "host") : null,
     el("span", { class: "rlx-what" }, node < snap.n ? lastParts(snap.text("name", node), 2) : ""),
     el("span", { class: "rlx-num rlx-rw" }, `${formatBytes(table.read[index])} · ${formatBytes(table.written[index])}`),
     profile ? el("span", { class: "rlx-num rlx-us" }, `${us < 10 ? us.toFixed(1) : formatCount(Math.round(us))}`) : null,

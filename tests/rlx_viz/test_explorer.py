@@ -407,3 +407,22 @@ def test_an_empty_graph_is_shown(outputs: bool, tmp_path: Path) -> None:
     assert e.wait(30)
     assert e.document.rows("tensors") == 0
     assert rlx_viz.report(g, tmp_path / "nothing.html").exists()
+
+
+def test_what_was_dealt_with_never_counts_down() -> None:
+    e = opened()
+    e.request = {"seq": 2, "pin": True}
+    assert e.done == 2
+    e.set_option("alignment", 128)
+    assert e.done == 2
+    e.request = {"seq": 3, "option": "alignment", "value": 256}
+    assert e.wait(30)
+    assert (e.done, e.options) == (3, {"alignment": 256})
+
+
+def test_a_run_that_fails_says_so_as_a_run() -> None:
+    e = opened()
+    with pytest.raises(RlxError):
+        e.run({"nobody": np.zeros(1, np.float32)})
+    assert e.error
+    assert (e.run_done["ok"], e.run_done["text"], e.run_done["seq"] >= 1) == (False, e.error, True)

@@ -162,6 +162,11 @@ def test_counters_are_plain_counts(target: str) -> None:
         assert counters[key] == sum(g[i].dtype.nbytes(g[i].shape.numel) for i in work(g))
 
 
+def test_without_a_gpu_everything_runs_on_the_host() -> None:
+    t = rlx_viz.snapshot(compiled("cpu")).tables["commands"]
+    assert set(t["where"].tolist()) <= {0, 2}
+
+
 def test_a_command_that_writes_into_its_operand_is_a_dispatch_of_the_source() -> None:
     """Two appends a layer to the cache; fusion changes nothing, so the source has the dispatches of the list."""
     c = rlx_viz.compile(zoo.build("llama-decode", layers=2, hidden=256, heads=4, ffn=512, vocab=64, past=3, quant="q4_k"), target="metal")
