@@ -125,10 +125,13 @@ def run_first_cell(page: Page) -> None:
     page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=PATIENCE)
     # A press can fall into the moment in which JupyterLab swaps the cell's editor: see it taken.
     taken = cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[*\d]+\]"))
+    dialog = page.locator(".jp-Dialog .jp-mod-accept")
     for _ in range(10):
-        cell.locator(".cm-content").click()
-        page.keyboard.press("Control+Enter")
         try:
+            if dialog.is_visible():  # a slow machine's Lab may ask for the kernel that it is still starting
+                dialog.click(timeout=3000)
+            cell.locator(".cm-content").click(timeout=3000)
+            page.keyboard.press("Control+Enter")
             taken.wait_for(timeout=3000)
             break
         except TimeoutError:
