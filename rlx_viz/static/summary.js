@@ -63,7 +63,7 @@ export class SummaryView {
     const top = snap.n && Number.isInteger(head.peak_step) ? snap.liveAt(head.peak_step)[0] : undefined;
     const gaps = gapsAtPeak(snap);
     const facts = el("dl", { class: "rlx-facts" },
-      fact("arena", "Arena", [`${least}${formatBytes(arena)}`, delta("arena", arena)], "all but the weights"),
+      fact("arena", "Arena", [`${least}${formatBytes(arena)}`, delta("arena", arena)], "no weights"),
       fact("naive", "Naive (nothing reused)", `${least}${formatBytes(naive)}`, formatExact(naive)),
       fact("saved", "Saved", `${about}${formatBytes(head.saved)}`, `${formatShare(toBig(head.saved), naive)} of it`),
       fact("peak", "Peak", `${least}${formatBytes(head.peak_bytes)}`,
