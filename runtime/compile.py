@@ -65,6 +65,11 @@ class CompileOptions:
     def _environ(self) -> dict[str, str] | None:
         return None if self.environ is None else dict(self.environ)
 
+    def __post_init__(self) -> None:
+        for name in ("target", "precision"):  # their texts will do
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, coerce_option(CompileOptions, name, value))
+
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
                    environ: Mapping[str, str] | None = None) -> CompileOptions:

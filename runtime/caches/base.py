@@ -181,7 +181,10 @@ class CacheBase:
             other = self._entries.get(source)
             if source == slot or other is None or other is target or other.executor.weight_buffer.missing:
                 continue
+            before, owned = target.weight_buffer_id, target.own_weight_bytes
             if target.share_params_from(other):
+                if owned and target.weight_buffer_id != before and self._entries.get(slot) is target:
+                    self._left[before] = self._stats[slot].resident_bytes  # those that stand on it keep it alive
                 return source
         return None
 

@@ -11,7 +11,7 @@ from planner_core.errors import PlanError, UnboundDimError
 from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph, Shape
 from planner_core.memory import Target
-from runtime import CompileOptions, RunError, compile_graph, register_kernel
+from runtime import CompileOptions, PrecisionPolicy, RunError, compile_graph, register_kernel
 
 
 def two_layers() -> Graph:
@@ -293,3 +293,17 @@ def test_a_kernels_own_error_names_the_thunk_and_the_node() -> None:
     g.set_outputs(g.custom(x, op_name="test.writes", shape=g[x].shape, name="mine"))
     with pytest.raises(RunError, match=r"thunk 0 custom_op:test\.writes .*'mine'.*raised ValueError: .*read-only"):
         compile_graph(g).run({"x": X}, sanitize=True)
+
+
+def test_texts_will_do_for_target_and_precision() -> None:
+    options = CompileOptions(target="metal", precision="auto_mixed")  # type: ignore[arg-type]
+    assert options == CompileOptions(target=Target.METAL, precision=PrecisionPolicy.AUTO_MIXED)
+    assert options.cache_key(two_layers()) == CompileOptions(target=Target.METAL, precision=PrecisionPolicy.AUTO_MIXED).cache_key(two_layers())
+    with pytest.raises(PlanError, match="option precision: got 'f8'"):
+        CompileOptions(precision="f8")  # type: ignore[arg-type]
+
+
+def test_a_scalar_is_padded_by_nothing() -> None:
+    g = Graph("scalar")
+    g.set_outputs(g.pad(g.reduce(g.input("x", (3,)), kind="sum", axes=(0,)), before=(), after=()), names=["y"])
+    assert compile_graph(g, CompileOptions(fusion=no_fusion())).run({"x": np.ones(3, np.float32)}, sanitize=True)["y"] == 3

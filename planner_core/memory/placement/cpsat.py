@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from planner_core.memory.problem import Budget, Problem
 
 __all__ = ["cp_sat"]
 
-_SECONDS = 10.0
+_SECONDS, _LOOK = 10.0, 0.01
 
 
 @strategy("cp_sat", "OR-Tools CP-SAT, started from first fit (needs the extra 'optimal').", proves=True, aims=True,
@@ -67,6 +68,7 @@ def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
         return hint, bound
     solver: Any = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False  # its handler would outlive it, and Ctrl-C end the process
     solver.parameters.random_seed = budget.seed % (1 << 31)
     if budget.seconds is not None:
         solver.parameters.max_time_in_seconds = max(clock.seconds_left() - loading, 0.0)
@@ -80,7 +82,7 @@ def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
             if clock.over() or self.objective_value * unit <= (target):
                 self.stop_search()
 
-    code = solver.solve(model, Watch())
+    code = _solve(solver, model, Watch(), clock)
     offsets = hint.copy()
     if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         offsets[busy] = [solver.value(s) * unit for s in starts]
@@ -88,3 +90,30 @@ def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
         offsets = hint
     proved = int(np.ceil(solver.best_objective_bound - 1e-6)) * unit if code != cp_model.UNKNOWN else 0
     return offsets, min(max(proved, bound), problem.height(offsets))
+
+
+def _solve(solver: Any, model: Any, watch: Any, clock: Clock) -> Any:
+    """The solver's status. It works in a thread of its own, so that a deadline, ``cancel`` and Ctrl-C reach it between two
+    solutions too."""
+    done: list[Any] = []
+    finished = threading.Event()  # not the thread's join, which an interrupt can leave believing that it ended
+
+    def work() -> None:
+        try:
+            done.append(solver.solve(model, watch))
+        except BaseException as e:  # for the caller
+            done.append(e)
+        finally:
+            finished.set()
+
+    threading.Thread(target=work, name="cp_sat", daemon=True).start()
+    while not finished.is_set():
+        try:
+            finished.wait(_LOOK)
+        except KeyboardInterrupt:
+            clock.stop()
+        if clock.over():
+            watch.stop_search()
+    if isinstance(done[0], BaseException):
+        raise done[0]
+    return done[0]

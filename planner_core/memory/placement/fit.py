@@ -39,8 +39,9 @@ FITS = ("first", "best", "last_best", "top")
 """first: the lowest gap that fits. best: the smallest gap that fits, the lowest of equals; last_best: the highest
 of equals. top: above everything live at the same time. Where no gap fits, all go above what is there."""
 
-FEW, DENSE, MANY_PAIRS = 20_000, 256, 150_000_000
-"""Below ``FEW`` buffers loading numba costs more than it saves, unless it is loaded already; from ``DENSE`` neighbours
+FEW, FEW_CACHED, DENSE, MANY_PAIRS = 20_000, 5_000, 256, 150_000_000
+"""Below ``FEW`` buffers compiling costs more than it saves, below ``FEW_CACHED`` even loading what was compiled before, unless
+it is loaded already; from ``DENSE`` neighbours
 a buffer on, sorting them costs more than the tree; above ``MANY_PAIRS`` meetings their lists take gigabytes."""
 
 
@@ -58,7 +59,8 @@ class Placer:
 
     def __init__(self, problem: Problem, few: int = 0) -> None:
         self.problem = problem
-        self.compiled = jit.COMPILED and len(problem) > 1 and (len(problem) >= few or jit.loaded())
+        self.compiled = jit.COMPILED and len(problem) > 1 and (
+            len(problem) >= few or jit.loaded() or (len(problem) >= FEW_CACHED and jit.cached()))
         self.lists: tuple[I64, npt.NDArray[np.int32]] | None = None
         if self.compiled:
             pairs = pair_count(problem)

@@ -7,9 +7,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["COMPILED", "kernel", "loaded"]
+__all__ = ["COMPILED", "cached", "kernel", "loaded"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -20,6 +21,12 @@ COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUM
 def loaded() -> bool:
     """Some compiled loop is in memory already: using it costs no import."""
     return "planner_core.memory.placement.kernels" in sys.modules
+
+
+def cached() -> bool:
+    """The compiled loops are on disk beside their source: they load in a fraction of a second, no compiler runs."""
+    folder = Path(__file__).parent / "__pycache__"
+    return COMPILED and any(folder.glob("tree_kernel.place_by_tree-*.nbi"))
 
 
 def kernel(function: _Function) -> _Function:

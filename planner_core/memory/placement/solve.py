@@ -117,6 +117,11 @@ def compare(problem: Problem, strategies: Iterable[str] | None = None, seconds: 
             found.append(solve(problem, name, seconds=seconds, seed=seed, work=work))
         except PlanError as e:
             found.append(Failure(name, str(e), clock.now() - start))
+    best = min((s for s in found if isinstance(s, Solution)), key=lambda s: s.arena_size, default=None)
+    for k, s in enumerate(found):
+        if isinstance(s, Solution) and best is not None and s.lower_bound > best.arena_size:
+            found[k] = Failure(s.strategy, f"strategy {s.strategy!r} claims a bound of {s.lower_bound} bytes, above the arena of "
+                               f"{best.arena_size} that {best.strategy!r} has", s.seconds)
     bound = max((s.lower_bound for s in found if isinstance(s, Solution)), default=0)
     return [Solution(s.offsets, s.arena_size, bound, s.arena_size == bound, s.seconds, s.strategy) if isinstance(s, Solution)
             else s for s in found]

@@ -133,9 +133,9 @@ class Pad(Thunk):
             cut.append(slice(max(-b, 0), n - max(-a, 0)))
         if self.mode == "constant":
             dst[...] = self.value
-            np.copyto(dst[tuple(into)], src[tuple(cut)])
+        dst[tuple(into)] = src[tuple(cut)]
+        if self.mode == "constant":
             return
-        np.copyto(dst[tuple(into)], src[tuple(cut)])
         for axis, (s, total) in enumerate(zip(into, dst.shape, strict=True)):
             self._extend(dst, axis, s.start, s.stop, total, tuple(into[axis + 1 :]))
 

@@ -41,6 +41,23 @@ def test_a_dropped_owners_bytes_count_while_a_sharer_stands_on_them() -> None:
     assert cache.resident_bytes == 0
 
 
+def test_an_owner_that_moves_leaves_its_bytes_to_those_that_stand_on_them() -> None:
+    cache = BucketedCompileCache(Device.CPU, [(1, 9), (9, 17), (17, 33)])
+
+    def build(rows: int) -> Graph:
+        graph, graph.weights = linear(rows)[0], linear(rows)[1]
+        return graph
+
+    for key in (8, 16):
+        cache.get_or_compile(key, build)
+    assert cache.try_share_params_from_donor(16)
+    cache.get_or_compile(32, build)
+    assert cache.set_weight_donor(32)
+    assert cache.try_share_params_from_donor(8)
+    alive = {id(cache.compiled_for_upper(u).executor.weight_buffer) for u in (8, 16, 32)}
+    assert (len(alive), cache.resident_bytes) == (2, 2 * 4 * 32)
+
+
 def test_weights_that_a_graph_brings_along_are_counted_and_may_evict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_KV_CACHE_MAX_RESIDENT", "1")
     cache = BucketedCompileCache(Device.CPU, [(1, 9), (9, 17)], large_bytes=128)

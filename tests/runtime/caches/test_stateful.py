@@ -245,6 +245,7 @@ class Buckets(RuleBasedStateMachine):
                 return  # the other stands on this one's buffer already
             if self.owner.get(mine) == i:
                 del self.owner[mine]
+                self.left[mine] = self.bytes[i]
             self.live[i] = (self.live[i][0], theirs)
             self.bytes[i] = 0
 

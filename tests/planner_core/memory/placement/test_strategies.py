@@ -316,3 +316,19 @@ def test_problems_beyond_64_bits_and_odd_arguments_are_refused() -> None:
     for kw in ({"seed": -1}, {"seconds": float("nan")}):
         with pytest.raises(PlanError, match="wanted a seed of 0 or more"):
             solve(p, **kw)
+
+
+def test_a_claim_that_another_row_disproves_is_the_claimers_failure() -> None:
+    """Its bound would stand beside every row, and ratios below 1 with it."""
+    p = Problem.of([0, 2, 4], [0, 2, 4], [10, 10, 10])  # one after another: 10 bytes do
+
+    def liar(problem: Problem, budget: Budget) -> tuple[np.ndarray, int]:
+        offsets = np.cumsum(problem.size) - problem.size
+        return offsets, problem.height(offsets)
+
+    with own("liar", liar, proves=True):
+        told, honest = compare(p, ["liar", "first_fit"])
+    assert isinstance(told, Failure)
+    assert "claims a bound of 30 bytes, above the arena of 10 that 'first_fit' has" in told.error
+    assert isinstance(honest, Solution)
+    assert (honest.lower_bound, honest.proven) == (10, True)
