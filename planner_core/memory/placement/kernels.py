@@ -19,6 +19,25 @@ FAR = np.int64(1 << 62)
 
 
 @kernel
+def sort_spans(starts: I64, ends: I64, count: int) -> None:
+    """Both by ``starts``, in place; nearly sorted runs are cheap."""
+    if count <= 32:
+        for a in range(1, count):
+            s, e = starts[a], ends[a]
+            b = a - 1
+            while b >= 0 and starts[b] > s:
+                starts[b + 1] = starts[b]
+                ends[b + 1] = ends[b]
+                b -= 1
+            starts[b + 1] = s
+            ends[b + 1] = e
+    else:
+        by_start = np.argsort(starts[:count])
+        ends[:count] = ends[:count][by_start]
+        starts[:count] = starts[:count][by_start]
+
+
+@kernel
 def fill_neighbours(by_birth: I64, birth: I64, death: I64, fill: I64, out: I32) -> None:
     """Symmetric lists of buffers that are live together: ``out[ptr[i]:ptr[i + 1]]``, by a sweep over births.
     ``fill`` starts as ``ptr[:-1]`` and is worked in."""
@@ -66,20 +85,7 @@ def place_in_order(order: I64, ptr: I64, near: I32, need: I64, align: I64, fixed
                 starts[count] = offsets[j]
                 ends[count] = offsets[j] + need[j]
                 count += 1
-        if count <= 24:
-            for a in range(1, count):
-                s, e = starts[a], ends[a]
-                b = a - 1
-                while b >= 0 and starts[b] > s:
-                    starts[b + 1] = starts[b]
-                    ends[b + 1] = ends[b]
-                    b -= 1
-                starts[b + 1] = s
-                ends[b + 1] = e
-        else:
-            by_start = np.argsort(starts[:count])
-            ends[:count] = ends[:count][by_start]
-            starts[:count] = starts[:count][by_start]
+        sort_spans(starts, ends, count)
         at = 0
         found = -1
         gap = FAR

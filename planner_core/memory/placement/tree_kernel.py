@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.memory.placement.jit import kernel
+from planner_core.memory.placement.kernels import sort_spans
 from planner_core.memory.problem import I64
 
 __all__ = ["place_by_tree"]
@@ -67,25 +68,6 @@ def _insert(pool: I64, top: int, node: int, sets: I64, start: int, end: int) -> 
         pool[at + first] = end
     sets[1, node] = size + grown
     return pool, top
-
-
-@kernel
-def _sort(starts: I64, ends: I64, count: int) -> None:
-    """Both by ``starts``, in place; nearly sorted runs are cheap."""
-    if count <= 32:
-        for a in range(1, count):
-            s, e = starts[a], ends[a]
-            b = a - 1
-            while b >= 0 and starts[b] > s:
-                starts[b + 1] = starts[b]
-                ends[b + 1] = ends[b]
-                b -= 1
-            starts[b + 1] = s
-            ends[b + 1] = e
-    else:
-        by_start = np.argsort(starts[:count])
-        ends[:count] = ends[:count][by_start]
-        starts[:count] = starts[:count][by_start]
 
 
 @kernel
@@ -156,7 +138,7 @@ def place_by_tree(order: I64, first: I64, last: I64, leaves: int, need: I64, ali
                     ends[count] = pool[z + 1]
                     count += 1
             if not sorted_:
-                _sort(starts, ends, count)
+                sort_spans(starts, ends, count)
             at = 0
             found = -1
             gap = FAR
