@@ -35,7 +35,8 @@ def test_a_cancelled_search_ends_without_a_new_solution() -> None:
 
 
 CODE = """
-import os, sys, threading, time
+import os, signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 from tests.planner_core.memory.placement.test_cpsat import hard
 from planner_core.memory.placement import solve
 first = solve(hard(), "first_fit").arena_size
