@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 
 from planner_core.ir import Array, Graph, Node, QuantScheme
+from planner_core.ir.ops import ConvTranspose2d
 from planner_core.ir.packed import random_blocks
 
 __all__ = ["flops", "param_count", "param_elements", "random_weights"]
@@ -21,8 +22,8 @@ def _fan_in(n: Node, graph: Graph) -> float:
     """Products that one element of a result sums, for the op that reads the weight."""
     sizes = n.shape.sizes
     reader = next((graph[r].op for r, operand in graph.uses.of(n.id) if operand == 1), None)
-    if reader is not None and reader.name == "ConvTranspose2d":  # [C_in, C_out, k…], of whose taps 1 in stride is hit
-        return sizes[0] * math.prod(sizes[2:]) / math.prod(reader.strides)  # type: ignore[attr-defined]
+    if isinstance(reader, ConvTranspose2d):  # [C_in, C_out, k…], of whose taps 1 in stride is hit
+        return sizes[0] * math.prod(sizes[2:]) / math.prod(reader.strides)
     if reader is not None and reader.family == "conv":
         return math.prod(sizes[1:])
     return sizes[-2] if len(sizes) <= 3 and n.name.endswith(".w") else math.prod(sizes[1:])

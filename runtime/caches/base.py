@@ -143,7 +143,9 @@ class CacheBase:
         found = self._stats.get(slot)
         if found is None:
             if len(self._stats) >= MOST_ENTRIES:
-                self._stats.pop(next((s for s in self._stats if s not in self._entries), None), None)  # type: ignore[arg-type]
+                oldest = next((s for s in self._stats if s not in self._entries), None)
+                if oldest is not None:
+                    del self._stats[oldest]
             found = self._stats[slot] = EntryStats(slot, slot + 1)
         return found
 

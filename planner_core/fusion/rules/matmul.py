@@ -85,7 +85,7 @@ def dequant_gguf_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     x, w = g.inputs(n)
     op, between = g.op(n), [w]
     turned = isinstance(op, TransposedMatMul) and op.trans_b
-    if isinstance(g.op(w), Transpose) and g.op(w).perm == (1, 0):  # type: ignore[attr-defined]
+    if isinstance(weight := g.op(w), Transpose) and weight.perm == (1, 0):
         turned = not turned
         between.append(w := g.inputs(w)[0])
     packed = g.op(w)
