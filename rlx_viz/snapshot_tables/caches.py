@@ -10,23 +10,12 @@ from rlx_viz.columns import ColumnDocument, Tables, exact_int
 from rlx_viz.snapshot_tables.tensors import NONE
 from runtime.caches import EntryStats
 from runtime.caches.base import CacheBase
+from runtime.caches.stats import EVENT_KINDS
 
-__all__ = ["EVENT_KINDS", "MOST_EVENTS", "STATES", "with_cache"]
+__all__ = ["MOST_EVENTS", "STATES", "with_cache"]
 
 MOST_EVENTS = 5_000
 """Events that a document takes, the latest; its totals count all."""
-EVENT_KINDS: tuple[dict[str, str], ...] = (
-    {"name": "miss", "doc": "Compiled: nothing was resident for the key."},
-    {"name": "hit", "doc": "Found compiled."},
-    {"name": "share", "doc": "Stands on another entry's weights."},
-    {"name": "upload", "doc": "Got a copy of the weights."},
-    {"name": "note", "doc": "More bytes were counted for it."},
-    {"name": "run", "doc": "A padded run."},
-    {"name": "evict", "doc": "Dropped to make room."},
-    {"name": "clear", "doc": "Dropped by hand."},
-    {"name": "disk_hit", "doc": "Loaded from disk instead of planned."},
-    {"name": "disk_miss", "doc": "Not on disk: planned, and kept there."},
-)
 STATES = ("not compiled", "compiled", "shares", "donor")
 
 
@@ -39,7 +28,7 @@ def with_cache(doc: ColumnDocument, cache: CacheBase) -> ColumnDocument:
     entries, events, totals = cache.entry_stats(), cache.timeline(), cache.totals()
     ranges = any(s.end - s.start > 1 for s in entries)
     row = {s.start: i for i, s in enumerate(entries)}
-    kinds = [k["name"] for k in EVENT_KINDS]
+    kinds = list(EVENT_KINDS)
     shown = events[-MOST_EVENTS:]
     of = [i if ranges and i < len(entries) else row.get(i, NONE) for i in (e.entry for e in shown)]
     of = [NONE if e.kind.startswith("disk") else i for e, i in zip(shown, of, strict=True)]
@@ -47,7 +36,8 @@ def with_cache(doc: ColumnDocument, cache: CacheBase) -> ColumnDocument:
     meta: dict[str, Any] = {
         "name": type(cache).__name__, "ranges": ranges, "hits": totals.hits, "misses": totals.misses,
         "evictions": totals.evictions, "compiled": totals.compiled, "resident": exact_int(totals.resident_bytes),
-        "padding": totals.padding_waste, "earlier": len(events) - len(shown), "kinds": [dict(k) for k in EVENT_KINDS],
+        "padding": totals.padding_waste, "earlier": len(events) - len(shown),
+        "kinds": [{"name": kind, "doc": text} for kind, text in EVENT_KINDS.items()],
         "states": list(STATES),
     }
     tables: Tables = {

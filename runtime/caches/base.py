@@ -149,6 +149,13 @@ class CacheBase:
             found = self._stats[slot] = EntryStats(slot, slot + 1)
         return found
 
+    def _shared(self, slot: int, key: int, made: CompiledGraph) -> None:
+        """Write down that an entry stands on the weights that it was given (under the lock)."""
+        if not made.own_weight_bytes:  # else it owns the buffer that the other stands on
+            s = self._stats[slot]
+            s.shares, s.resident_bytes = True, 0
+        self._log.add("share", key, slot, self.resident_bytes)
+
     def _own_bytes(self, slot: int, made: CompiledGraph) -> int:
         """Weights that a new entry holds as its own."""
         return made.own_weight_bytes

@@ -294,10 +294,7 @@ class BucketedCompileCache(CacheBase):
             target = None if i is None else self._entries.get(i)
             if i is None or target is None or self._share_into(i, target) is None:
                 return False
-            s = self._stats[i]
-            if not target.own_weight_bytes:  # else it owns the buffer that the other stands on
-                s.shares, s.resident_bytes = True, 0
-            self._log.add("share", upper, i, self.resident_bytes)
+            self._shared(i, upper, target)
             return True
 
     def try_copy_params_between_uppers(self, dst: int, src: int) -> bool:

@@ -89,10 +89,7 @@ class CompileCache(CacheBase):
             if target is None or source is None:
                 return False
             self._donor = source
-            s = self._stats[key]
-            if not target.own_weight_bytes:  # else it owns the buffer that the other stands on
-                s.shares, s.resident_bytes = True, 0
-            self._log.add("share", key, key, self.resident_bytes)
+            self._shared(key, key, target)
             return True
 
     @property

@@ -7,15 +7,28 @@ from collections import deque
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["CacheEvent", "CacheLog", "EntryStats", "Totals", "entries_frame", "events_frame"]
+__all__ = ["EVENT_KINDS", "CacheEvent", "CacheLog", "EntryStats", "Totals", "entries_frame", "events_frame"]
 
 MOST_EVENTS = 1 << 16
 """Events that a cache keeps; the oldest go first (counters still count them)."""
+EVENT_KINDS = {
+    "miss": "Compiled: nothing was resident for the key.",
+    "hit": "Found compiled.",
+    "share": "Stands on another entry's weights.",
+    "upload": "Got a copy of the weights.",
+    "note": "More bytes were counted for it.",
+    "run": "A padded run.",
+    "evict": "Dropped to make room.",
+    "clear": "Dropped by hand.",
+    "disk_hit": "Loaded from disk instead of planned.",
+    "disk_miss": "Not on disk: planned, and kept there.",
+}
+"""Kind of event -> what it means. A cache logs no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEvent:
-    """Something that happened to a cache. ``kind``: hit, miss, evict, share, upload, note, run, clear, disk_hit, disk_miss.
+    """Something that happened to a cache. ``kind``: one of ``EVENT_KINDS``.
 
     ``seconds`` since the cache was made; ``entry`` the key, or a bucket's upper bound; ``resident_bytes`` of the whole
     cache afterwards; ``rows`` of the bucket in a padded run, and ``padding_rows`` of them that were padding (an active run

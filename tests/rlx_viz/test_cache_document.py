@@ -11,10 +11,11 @@ import rlx_viz
 from planner_core.ir import DimBinding
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.snapshot_tables import caches
-from rlx_viz.snapshot_tables.caches import EVENT_KINDS, STATES, with_cache
+from rlx_viz.snapshot_tables.caches import STATES, with_cache
 from rlx_viz.snapshot_tables.tensors import NONE
 from runtime import RunError
 from runtime.caches import AotCache, BucketedCompileCache, CompileCache, DynamicDimCompileCache
+from runtime.caches.stats import EVENT_KINDS
 from tests.runtime.caches.graphs import mlp, module, params
 
 
@@ -36,7 +37,7 @@ def test_tables_repeat_the_reports() -> None:
         assert t[column].tolist() == [getattr(s, attribute) for s in entries], column
     assert [STATES[s] for s in t["state"]] == ["donor", "not compiled", "not compiled"]
     e = doc.tables["cache_events"]
-    assert [EVENT_KINDS[k]["name"] for k in e["kind"]] == [x.kind for x in events]
+    assert [list(EVENT_KINDS)[k] for k in e["kind"]] == [x.kind for x in events]
     assert e["entry"].tolist() == [x.entry for x in events]
     assert e["key"].tolist() == [x.key for x in events]
     assert (np.diff(e["seconds"]) >= 0).all()
@@ -49,9 +50,9 @@ def test_tables_repeat_the_reports() -> None:
 def test_every_kind_of_event_has_a_mark(tmp_path: Path) -> None:
     """What any cache logs has a name and a sentence here."""
     glyphs = (Path(rlx_viz.__file__).parent / "static" / "caches.js").read_text().split("CACHE_GLYPHS = {")[1].split("}")[0]
-    for kind in EVENT_KINDS:
-        assert kind["doc"].endswith(".")
-        assert f"{kind['name']}:" in glyphs
+    for kind, text in EVENT_KINDS.items():
+        assert text.endswith(".")
+        assert f"{kind}:" in glyphs
 
 
 def test_keys_and_looks_on_disk(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_keys_and_looks_on_disk(tmp_path: Path) -> None:
     dynamic = DynamicDimCompileCache("cpu", 2)
     dynamic.get_or_specialize_aot(AotCache(tmp_path), "m", 1, DimBinding.batch_seq(1, 2), module)
     doc = with_cache(rlx_viz.snapshot(dynamic.largest()), dynamic)
-    kinds = [EVENT_KINDS[k]["name"] for k in doc.tables["cache_events"]["kind"]]
+    kinds = [list(EVENT_KINDS)[k] for k in doc.tables["cache_events"]["kind"]]
     assert doc.tables["cache_events"]["entry"].tolist() == [NONE if k == "disk_miss" else 0 for k in kinds]
     again = DynamicDimCompileCache("cpu", 2)
     again.get_or_specialize_aot(AotCache(tmp_path), "m", 1, DimBinding.batch_seq(1, 2), module)
@@ -79,7 +80,7 @@ def test_the_latest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     doc = with_cache(rlx_viz.snapshot(cache.largest()), cache)
     assert doc.rows("cache_events") == 3
     assert doc.meta["cache"]["earlier"] == len(cache.timeline()) - 3
-    assert EVENT_KINDS[doc.tables["cache_events"]["kind"][-1]]["name"] == "evict"
+    assert list(EVENT_KINDS)[doc.tables["cache_events"]["kind"][-1]] == "evict"
 
 
 def test_a_cache_is_explored_and_reported(tmp_path: Path) -> None:
