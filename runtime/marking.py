@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner_core.errors import GraphError
-from planner_core.ir import Dim, Graph, Op, Shape
+from planner_core.ir import Dim, Graph, Shape
+from planner_core.ir.ops import Expand, Reshape
 
 __all__ = ["BUCKET", "BucketDim", "marked"]
 
@@ -16,17 +17,17 @@ BUCKET = "bucket"
 BucketDim = str | Mapping[str, int]
 
 
-def _dims_follow(op: Op, x: Shape) -> Op:
+def _dims_follow(op: Reshape | Expand, x: Shape) -> Reshape | Expand:
     """A reshape or expand whose dims are plain ints, with the bucket axis of its input ``x`` named among them.
 
     Row-major, the rows of x stay together in the dim that has as many elements before it: whole, several to a row, or a part of one.
     """
-    dims: list[Dim] = list(op.dims)  # type: ignore[attr-defined]
+    dims = list(op.dims)
     rows = next((i for i, d in enumerate(x.dims) if BUCKET in d.names()), None)
     if rows is None or any(d.symbol or d.value is None for d in dims) or x.sizes[rows] < 2:
         return op
     extent, sizes = x.sizes[rows], [d.value or 0 for d in dims]
-    if op.name == "Expand":
+    if isinstance(op, Expand):
         fits = [rows + len(dims) - x.rank]
         fits = fits if sizes[fits[0]] == extent else []
     else:
@@ -36,7 +37,7 @@ def _dims_follow(op: Op, x: Shape) -> Op:
     for at in fits[:1]:
         d = x.dims[rows]
         dims[at] = d * (sizes[at] // extent) if sizes[at] >= extent else d // (extent // sizes[at])
-    return type(op)(tuple(dims))  # type: ignore[call-arg]
+    return replace(op, dims=tuple(dims))
 
 
 def marked(graph: Graph, bucket_dim: BucketDim | None) -> tuple[Graph, str]:
@@ -63,7 +64,7 @@ def marked(graph: Graph, bucket_dim: BucketDim | None) -> tuple[Graph, str]:
             dims = list(n.shape.dims)
             dims[at[n.id]] = Dim(dims[at[n.id]].value, BUCKET)
             op = replace(op, shape=Shape(tuple(dims), n.dtype))  # type: ignore[type-var]
-        elif n.op.name in ("Reshape", "Expand"):
+        elif isinstance(op, Reshape | Expand):
             op = _dims_follow(op, out[n.inputs[0]].shape)
         out.add(op, *n.inputs, name=n.name, source=n.source)
     out.weights, out.notes = graph.weights, list(graph.notes)
