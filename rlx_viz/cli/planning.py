@@ -1,0 +1,95 @@
+"""Owns ``plan``, ``decisions`` and ``options``: numbers on a terminal, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner_core.options import options_of
+from rlx_viz.cli.arguments import Dims, Model, Redact, Sets, Shapes, TargetOption, UsageError, command_text, load, pairs, write
+from rlx_viz.cli.text import decisions_text, summary_text
+from runtime.compile import GROUPS, CompileOptions
+from runtime.precision import PrecisionPolicy
+
+__all__ = ["decisions", "options", "plan"]
+
+ABOVE_CAPACITY = 3
+"""Exit code of ``plan`` on a problem file whose best arena found is above the capacity asked for (it is printed)."""
+
+
+def plan(
+    model: Model, dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu",  # noqa: B006
+    as_json: Annotated[str, typer.Option("--json", metavar="FILE", help="Write the summary as JSON; - is standard output.")] = "",
+    as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a tensor; - is standard output.")] = "",
+    redact: Redact = False,
+) -> None:
+    """Plan a model's memory and print the headline numbers; of a problem file (.csv of id,lower,upper,size), its arena.
+
+    Exit codes: 0 planned; 1 an error, also where no placement of a problem file can fit --set capacity=BYTES; 2 a wrong
+    command line; 3 the best arena found is above that capacity, and is printed.
+    """
+    from rlx_viz.frames import summary_dict, tensors_frame
+    from rlx_viz.snapshot import snapshot
+
+    if as_json == as_csv == "-":
+        raise UsageError("--json - and --csv - would mix on standard output; give one of them a file")
+    if model.lower().endswith(".csv"):
+        from rlx_viz.problems import plan_problem
+
+        text, as_json_text, as_csv_text, above = plan_problem(model, pairs(sets, "--set", "placement=exact"))
+        for where, what in ((as_json, as_json_text), (as_csv, as_csv_text)):
+            if where:
+                write(where, what)
+        if "-" not in (as_json, as_csv):
+            typer.echo(text)
+        if above:
+            raise typer.Exit(ABOVE_CAPACITY)
+        return
+    compilation = load(model, dim, shape, sets, target)
+    doc = snapshot(
+        compilation, name=Path(model).name, command=command_text("plan", model, dim, shape, sets, target), redact=redact)
+    if as_json:
+        write(as_json, json.dumps(summary_dict(doc), indent=1, ensure_ascii=False) + "\n")
+    if as_csv:
+        write(as_csv, tensors_frame(doc).to_csv(index=False, lineterminator="\n"))
+    if "-" not in (as_json, as_csv):
+        typer.echo(summary_text(doc))
+
+
+def decisions(
+    model: Model, dim: Dims = [], shape: Shapes = [], sets: Sets = [], target: TargetOption = "cpu",  # noqa: B006
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Every rule that looked at this node of the model.")] = "",
+    top: Annotated[int, typer.Option("--top", min=0, help="How many refusal reasons to list.")] = 5,
+    as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a decision; - is standard output.")] = "",
+) -> None:
+    """Say what the fusion rules and the command passes did, what they refused, and why."""
+    compilation = load(model, dim, shape, sets, target)
+    if as_csv:
+        import pandas as pd
+
+        logs = [log.to_frame() for log in (compilation.fusion_log, compilation.pass_log)]
+        write(as_csv, pd.concat([f for f in logs if len(f)] or logs[:1]).to_csv(index=False, lineterminator="\n"))
+    if as_csv == "-":
+        return
+    if node:
+        found = compilation.fusion.at(node)
+        typer.echo("\n".join(f"  {d}" for d in found) if found else f"  no rule had a say on {node!r}")
+        return
+    typer.echo("\n".join(decisions_text(compilation, top)))
+
+
+def options(target: TargetOption = "cpu") -> None:
+    """List every option of every stage with its default for a target, and its meaning."""
+    start = CompileOptions.for_target(target, environ={})
+    stages: dict[str, tuple[Any, type[Any]]] = {k: (getattr(start, k), cls) for k, cls in GROUPS.items()}
+    for stage, (values, cls) in {"compile": (start, CompileOptions), **stages}.items():
+        typer.echo(f"# {stage}")
+        for o in options_of(cls):
+            value = getattr(values, o.name) or PrecisionPolicy.F32 if o.name == "precision" else getattr(values, o.name)
+            default = str(getattr(value, "value", value)).lower()
+            choices = f" [{', '.join(o.choices)}]" if o.choices else ""
+            env = f" (env {o.env})" if o.env else ""
+            typer.echo(f"{o.name}={default}{choices}{env}\n    {o.help}")
