@@ -30,12 +30,14 @@ FUSED: dict[str, tuple[int, int, int, int, int, int]] = {
 @pytest.mark.parametrize("name", NAMES)
 def test_headline(name: str, fused: bool) -> None:
     path, shapes = model(name)
-    plain = rlx_viz.compile(path, shapes=shapes, fusion=fused)
+    best = rlx_viz.compile(path, shapes=shapes, fusion=fused)
+    plain = best.with_options(placement="first_fit")
     pinned = plain.with_options(pin_output_ancestors=True)
-    for c in (plain, pinned):
+    for c in (best, plain, pinned):
         assert verify_plan(c.legal, c.plan) == []
     h, p = headline(plain.plan), headline(pinned.plan)
     golden = (FUSED if fused else GOLDEN)[name]
+    assert best.plan.arena_size == best.plan.lower_bound == h.lower_bound
     assert (len(plain.legal), h.weights, h.naive, h.arena, p.arena, h.lower_bound) == golden
     mine, mine_pinned = independent(plain.legal), independent(plain.legal, pinned=True)
     assert (mine["nodes"], mine["weights"], mine["naive"], mine["arena"], mine_pinned["arena"]) == golden[:5]

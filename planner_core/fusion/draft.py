@@ -116,8 +116,10 @@ class Committed:
 class Draft:
     """A graph under rewriting."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, folded: frozenset[NodeId] = frozenset()) -> None:
         self.source = graph
+        self.folded = folded
+        """Transposes of the source that the target's memory plan drops: they cost nothing as it is."""
         n = len(graph)
         self._ops: list[Op] = [x.op for x in graph.nodes]
         self._inputs: list[tuple[NodeId, ...]] = [x.inputs for x in graph.nodes]
@@ -242,8 +244,9 @@ class Draft:
         return bool(ins) and views(self._ops[node], self._shapes[ins[0]], self._shapes[node])
 
     def costs(self, node: NodeId) -> tuple[int, int]:
-        """(bytes written, dispatches) of a node in one run: none for boundaries, views, static packs and empty values."""
-        if self._ops[node].name in (*_BOUNDARY, "Result") or self.is_view(node) or self.static[node]:
+        """(bytes written, dispatches) of a node in one run: none for boundaries, views, static packs, empty values and
+        transposes that the plan drops."""
+        if self._ops[node].name in (*_BOUNDARY, "Result") or self.is_view(node) or self.static[node] or node in self.folded:
             return 0, 0
         s = self._shapes[node]
         if not s.is_static:

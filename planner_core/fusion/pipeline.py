@@ -13,8 +13,9 @@ from planner_core.fusion.draft import Committed, Draft, Refused, Rewrite
 from planner_core.fusion.options import FusionOptions, fusion_for_target
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import LIMITS, RULES, Limits, Rule
+from planner_core.ir.folds import folded_transposes
 from planner_core.ir import Graph, NodeId
-from planner_core.target import Target
+from planner_core.target import FOLDS, Target
 
 __all__ = ["Fusion", "fuse_graph", "limits_of"]
 
@@ -92,7 +93,8 @@ def fuse_graph(graph: Graph, target: Target | str = Target.CPU, options: FusionO
         raise FusionError(f"fuse_graph of {type(graph).__name__} with {type(options).__name__}: wanted a Graph, and "
                           "FusionOptions or None (fusion_for_target makes them from names)")
     options = options if options is not None else fusion_for_target(target)
-    draft = Draft(graph)
+    folds = FOLDS.get(target)
+    draft = Draft(graph, frozenset(folded_transposes(graph, folds.small_banks_only)) if folds else frozenset())
     run = _Run(draft, limits_of(target, options))
     if options.fusion:
         chosen = [r for r in RULES.values() if getattr(options, r.name)]

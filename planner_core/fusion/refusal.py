@@ -33,6 +33,7 @@ class Refusal(Enum):
     ROTATION = "the rotation pairs its values in no way the kernel knows"
     EPILOGUE = "the kernel already has an epilogue"
     INPUTS = "it would read more inputs than one kernel takes"
+    ROWS = "the target's kernel reads a bank transposed only for a few rows"
     STEPS = "it would have more steps than one kernel takes"
     KIND = "the kernel has no such step"
     RECOMPUTE = "a shared value would be computed twice, at more cost than reading it"

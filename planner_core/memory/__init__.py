@@ -3,16 +3,16 @@
 Start at ``plan_memory`` or ``plan_graph``; the contract's parts are one module each.
 """
 
-from planner_core.memory.bounds import lower_bound
-from planner_core.memory.conv3d import Conv3dFold, conv3d_epilogue_folds
-from planner_core.memory.diff import PlanDiff, TensorChange, diff_plans, match_nodes
-from planner_core.memory.elide import (
+from planner_core.ir.folds import (
     SMALL_M_GROUPED,
-    elided_transposes,
     is_elidable_bank_transpose,
     is_elidable_folded_transpose,
     is_elidable_matmul_transpose,
 )
+from planner_core.memory.bounds import lower_bound
+from planner_core.memory.conv3d import Conv3dFold, conv3d_epilogue_folds
+from planner_core.memory.diff import PlanDiff, TensorChange, diff_plans, match_nodes
+from planner_core.memory.elide import elided_transposes
 from planner_core.memory.entry import (
     plan_memory,
     plan_memory_aligned,

@@ -258,6 +258,8 @@ def savings(plan: MemoryPlan) -> list[Saving]:
         if value != getattr(now, o.name) and o.group != "checks":
             now = now.replace(**{o.name: value})
             step(o.name, now)
+            if value == o.default and not out[-1].delta:
+                out.pop()  # nobody asked for it and nothing came of it
     total = plan.arena_size + plan.weights_size
     if out[-1].after != total:  # mapped onto another plan's weights after planning
         out.append(Saving("shared weights", out[-1].after, total))

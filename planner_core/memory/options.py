@@ -12,20 +12,22 @@ from planner_core.errors import OptionError, PlanError
 from planner_core.memory.placement.registry import CHOICES
 from planner_core.memory.widths import ArenaWidthPolicy, Target, arena_width_policy
 from planner_core.options import coerce_option, env_overrides, option
+from planner_core.target import FOLDS
 
 if TYPE_CHECKING:
     from planner_core.ir import Graph
 
-__all__ = ["HOST_INDEXING", "PlanOptions", "has_host_indexing", "static_weight_pack_skip_enabled"]
+__all__ = ["HOST_INDEXING", "IN_ORDER", "PlanOptions", "has_host_indexing", "static_weight_pack_skip_enabled"]
 
 HOST_INDEXING = frozenset(
     {"Gather", "GatherNd", "GatherElements", "ScatterNd", "ScatterElements", "LayerNormBackwardGamma"}
 )
 """Ops that a backend may run on the host, out of order with its own commands (spec §7)."""
 
-_FOLDING_TARGETS = frozenset({Target.METAL})
-"""Targets whose lowering reads a folded transpose's source."""
-
+IN_ORDER: dict[str, Any] = {
+    "pin_output_ancestors": False, "dequant_host_fallback": False, "host_custom_inputs": False, "onnx_hidden": False,
+    "onnx_duration": False}
+"""Options of an executor that runs commands in order: none of the pins made for one that doesn't (spec §6)."""
 
 _PASS_TARGETS = frozenset({Target.METAL})
 """Targets whose command passes move reads later."""
@@ -55,6 +57,15 @@ class PlanOptions:
     pin_host_structure: bool = option(
         False, group="liveness", env="RLX_ARENA_PIN_HOST_STRUCTURE",
         help="Keep what Expand, Concat, Transpose and Narrow touch alive to the end.")
+    host_custom_inputs: bool = option(
+        True, group="liveness", help="Keep what an opaque ONNX op reads, and its ancestors, alive to the end: for a host that "
+        "reads it late.")
+    onnx_hidden: bool = option(
+        True, group="liveness", help="With quantised ONNX ops present, keep what norms and adds touch alive to the end: for "
+        "hidden host copies.")
+    onnx_duration: bool = option(
+        True, group="liveness", help="With an int64 output, keep its ancestors and every int64 piece alive and reuse nothing at "
+        "all: for host-side length logic.")
     elide_bank_transposes: bool = option(
         False, group="elision", help="Drop transposes that the matmul reading them folds away.")
     elide_requires_small_m: bool = option(
@@ -109,18 +120,21 @@ class PlanOptions:
                    environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
         """What ``compile_graph``, the command line and the explorer start from.
 
-        Ancestors are pinned only where ``graph`` has host indexing; no dequant host fallback; the target's
-        width policy; folded transposes dropped where the target folds them; params in their own region.
+        Our executors run commands in order, so that nothing is pinned for the sake of one that doesn't
+        (``IN_ORDER``), host indexing or not; the target's width policy; folded transposes dropped where the target
+        folds them; params in their own region; placed by ``auto``, whose search stops at the bound. ``graph`` is the
+        one to plan: a preset may depend on it (none does today).
         """
         try:
             target = Target(target)
         except ValueError:
             raise OptionError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
         mine: dict[str, Any] = {
-            "pin_output_ancestors": graph is not None and has_host_indexing(graph),
-            "dequant_host_fallback": False,
+            **IN_ORDER,
+            "placement": "auto",
             "width_policy": arena_width_policy(target),
-            "elide_bank_transposes": target in _FOLDING_TARGETS,
+            "elide_bank_transposes": target in FOLDS,
+            "elide_requires_small_m": target in FOLDS and FOLDS[target].small_banks_only,
             "separate_weights": True,
             "keep_pass_operands": target in _PASS_TARGETS,
         }

@@ -66,6 +66,8 @@ def _custom(s: LiveState, *names: str) -> list[NodeId]:
 
 
 def _host_custom_inputs(s: LiveState) -> None:
+    if not s.options.host_custom_inputs:
+        return
     for i in _custom(s):
         n = s.graph[i]
         wanted = n.op.num_inputs  # type: ignore[attr-defined]
@@ -86,7 +88,7 @@ def _dequant_host_fallback(s: LiveState) -> None:
 
 
 def _onnx_hidden(s: LiveState) -> None:
-    if not _custom(s, "onnx.QMatMul", "onnx.ActCopy"):
+    if not s.options.onnx_hidden or not _custom(s, "onnx.QMatMul", "onnx.ActCopy"):
         return
     for i, op in enumerate(s.facts.op_names):
         n = s.graph[i]
@@ -100,7 +102,7 @@ def _onnx_hidden(s: LiveState) -> None:
 
 def _onnx_duration(s: LiveState) -> None:
     g = s.graph
-    if not any(g[o].dtype is DType.I64 for o in g.outputs):
+    if not s.options.onnx_duration or not any(g[o].dtype is DType.I64 for o in g.outputs):
         return
     s.no_reuse = True
     seeds = [*g.outputs, *_custom(s, "onnx.ConcatFromSequence", "onnx.KittenConcatFromSequence")]
@@ -162,14 +164,14 @@ RULES: tuple[Rule, ...] = (
          _boundaries),
     Rule("packed_qkv", "Attention may read q, k and v straight from the packed tensor they are slices of.", "",
          _packed_qkv),
-    Rule("host_custom_inputs", "An opaque ONNX op runs on the host, which may read its inputs late.", "",
+    Rule("host_custom_inputs", "An opaque ONNX op runs on the host, which may read its inputs late.", "host_custom_inputs",
          _host_custom_inputs),
     Rule("host_structure", "Structure ops may run on the host, out of order.", "pin_host_structure", _host_structure),
     Rule("dequant_host_fallback", "A dequantising matmul may fall back to the host and read its activations late.",
          "dequant_host_fallback", _dequant_host_fallback),
-    Rule("onnx_hidden", "With quantised ONNX ops present, norms and adds may be read by hidden host copies.", "",
+    Rule("onnx_hidden", "With quantised ONNX ops present, norms and adds may be read by hidden host copies.", "onnx_hidden",
          _onnx_hidden),
-    Rule("onnx_duration", "An int64 output means host-side length logic: nothing may be reused.", "",
+    Rule("onnx_duration", "An int64 output means host-side length logic: nothing may be reused.", "onnx_duration",
          _onnx_duration),
     Rule("static_weight_pack", "Computed from weights alone: made once, needed unharmed by every run.", "",
          _static_weight_pack),

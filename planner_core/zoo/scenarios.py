@@ -15,6 +15,7 @@ from typing import Any
 from planner_core.fusion import RULES, Fusion, FusionOptions, fuse_graph, fusion_for_target
 from planner_core.ir import Graph
 from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
+from planner_core.memory.options import IN_ORDER
 from planner_core.zoo.registry import graphs_of, names, require_name
 from planner_core.zoo.weights import random_weights
 
@@ -26,8 +27,10 @@ PROMPT_8K = {**LLAMA_3B, "seq": 8192, "quant": "q4_k", "packed_qkv": True, "last
 
 PINNED: dict[str, Any] = {"pin_output_ancestors": True, "dequant_host_fallback": True, "separate_weights": False,
                           "elide_bank_transposes": False, "width_policy": ArenaWidthPolicy.F32_UNIFORM,
-                          "keep_pass_operands": False}
-REUSED: dict[str, Any] = {**PINNED, "pin_output_ancestors": False, "dequant_host_fallback": False}
+                          "keep_pass_operands": False, "elide_requires_small_m": False, "placement": "first_fit",
+                          "host_custom_inputs": True, "onnx_hidden": True, "onnx_duration": True}
+REUSED: dict[str, Any] = {**PINNED, **IN_ORDER, "placement": "auto"}
+HOST = {**REUSED, "host_custom_inputs": True, "onnx_hidden": True, "onnx_duration": True}
 PACKED_MLP = {"quant": "q4_k", "packed_mlp": True, "sliced_mlp": True}
 """The form that one-row MLP passes look for (spec/command-list.md)."""
 
@@ -198,16 +201,20 @@ _STORIES: dict[str, list[Entry]] = {
              fusion=_only("conv_bias_act")),
     ],
     "albert-onnx": [
-        _say("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", REUSED),
+        _say("host-matmuls", "onnx.QMatMul runs on the host: what it reads, and every sum and norm, stays.", HOST),
+        _say("in-order", "The same list run in order: layers share bytes.", REUSED),
         _say("kernels", "The same products as ordinary ops: layers share bytes, but each use makes an f32 copy of its weight, "
          "a static pack that stays.", REUSED, {"kernels": True}),
     ],
     "tts-duration": [
-        _say("int64-output", "One int64 output among the results: the plan reuses nothing at all.", NATIVE),
+        _say("int64-output", "One int64 output among the results: for a host's length logic the plan reuses nothing at all.",
+             {**NATIVE, "onnx_duration": True}),
         _say("weights-apart", "Still nothing is reused; the region of activations alone shows what that costs.",
-         {**NATIVE, "separate_weights": True}),
+             {**NATIVE, "onnx_duration": True, "separate_weights": True}),
+        _say("in-order", "Commands that run in order need none of it: bytes are free after their last read.",
+             {**NATIVE, "separate_weights": True}),
         _say("fused", "With nothing reused, each value that fusion keeps in registers is arena saved.",
-             {**NATIVE, "separate_weights": True},
+             {**NATIVE, "onnx_duration": True, "separate_weights": True},
              fusion=_only("layout_pairs", "conv_bias_act", "matmul_bias_act", "residual_into_layer_norm")),
     ],
     "sam-attention": [

@@ -10,7 +10,7 @@ import pytest
 from planner_core.errors import PlanError, UnboundDimError
 from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph, Shape
-from planner_core.memory import Target
+from planner_core.memory import PlanOptions, Target
 from runtime import CompileOptions, PrecisionPolicy, RunError, compile_graph, register_kernel
 
 
@@ -250,7 +250,7 @@ def packed_weight() -> Graph:
 
 
 def test_static_packs_are_made_once_and_again_after_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = CompileOptions(fusion=no_fusion())
+    plain = CompileOptions(fusion=no_fusion(), plan=PlanOptions.for_target("cpu", elide_bank_transposes=False))
     c = compile_graph(packed_weight(), plain)
     assert (c.commands.dispatches, c.commands.setup_dispatches) == (1, 2)
     assert "1 dispatches (+ 2 once)" in str(c.commands)

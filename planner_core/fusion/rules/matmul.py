@@ -10,6 +10,7 @@ from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.cleanup import same_shape
 from planner_core.fusion.rules.conv import EPILOGUES
 from planner_core.ir import DType, NodeId
+from planner_core.ir.folds import SMALL_M_GROUPED
 from planner_core.ir.ops import (
     Activation,
     Binary,
@@ -25,7 +26,7 @@ from planner_core.ir.ops import (
     TransposedMatMul,
 )
 from planner_core.ir.shape import dim
-from planner_core.target import Target
+from planner_core.target import FOLDS
 
 _FOLDING = ("MatMul", "TransposedMatMul")
 MOST_READERS = 16
@@ -251,7 +252,7 @@ def _activated(g: Draft, n: NodeId, product: NodeId, act: Activation, limits: Li
 def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product reads a transposed operand as it is stored: the transpose is never written.
 
-    On Metal the memory plan's ``elide_bank_transposes`` owns f32 matrices that one product of matrices reads; those stay.
+    The log counts none that the target's memory plan would have dropped (``elide_bank_transposes``): that is no saving.
     """
     op, ins = g.op(n), list(g.inputs(n))
     turns = [op.trans_a, op.trans_b] if isinstance(op, TransposedMatMul) else [False, False]
@@ -259,7 +260,7 @@ def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     for side, i in enumerate(ins):
         if not _swaps(g, i) or g.shape(ins[1 - side]).rank < 2:
             continue
-        why = _plans(g, i, limits) or _kept(g, i, _FOLDING)
+        why = _kept(g, i, _FOLDING)
         if why is not None:
             stopped = stopped or why
             continue
@@ -270,18 +271,19 @@ def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return r.replace(n, r.add(TransposedMatMul(*turns) if any(turns) else MatMul(), *ins))
 
 
-@rule(anchors=("GroupedMatMul",), group="matmul",
-      reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.SAVES_NOTHING))
+@rule(anchors=("GroupedMatMul",), group="matmul", reasons=(
+    Refusal.SHARED, Refusal.OUTPUT, Refusal.SAVES_NOTHING, Refusal.ROWS))
 def bank_transposes(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A grouped product reads a bank of transposed matrices as it is stored.
 
-    On Metal the memory plan's ``elide_bank_transposes`` owns f32 banks; those stay.
+    On Metal the memory plan's ``elide_bank_transposes`` owns f32 banks read with at most 4 rows; those stay, and with
+    more rows its kernels read no bank transposed.
     """
     x, w, idx = g.inputs(n)
     t = g.op(w)
     if not isinstance(t, Transpose) or t.perm != (0, 2, 1):
         return None
-    if (stop := _plans(g, w, limits) or _kept(g, w, ("GroupedMatMul",))) is not None:
+    if (stop := _banks_stop(g, n, w, limits) or _kept(g, w, ("GroupedMatMul",))) is not None:
         return stop
     r = Rewrite(g, n)
     return r.replace(n, r.add(TransposedGroupedMatMul(), x, g.inputs(w)[0], idx))
@@ -297,28 +299,30 @@ def _swaps(g: Draft, n: NodeId) -> bool:
 
 
 def owned_by_plan(g: Draft, t: NodeId, limits: Limits) -> bool:
-    """A transpose that the target's memory plan drops by itself (Metal's ``elide_bank_transposes``).
+    """A transposed bank that the target's memory plan drops by itself (Metal's ``elide_bank_transposes``)."""
+    folds = FOLDS.get(limits.target)
+    return (folds is not None and folds.small_banks_only and _is_bank(g, t) and 0 < g.fan_out(t) <= MOST_READERS
+            and all(g.op(r).name == "GroupedMatMul" and g.inputs(r).index(t) == 1 and _few_rows(g, r) for r in g.readers(t)))
 
-    One that several products read in the graph as written is none: the plan would not have dropped it.
-    """
+
+def _is_bank(g: Draft, t: NodeId) -> bool:
     op = g.op(t)
-    if limits.target is not Target.METAL or not isinstance(op, Transpose) or g.dtype(t) is not DType.F32 or g.is_output(t):
-        return False
-    if op.perm == (1, 0):
-        reads = g.source.uses.ptr
-        if t < len(g.source) and int(reads[t + 1] - reads[t]) != 1:
-            return False
-        reader = g.only_reader(t)
-        return (reader is not None and g.op(reader).name == "MatMul" and g.reads(t) == 1
-                and all(g.shape(i).rank == 2 for i in g.inputs(reader)))
-    return op.perm == (0, 2, 1) and 0 < g.fan_out(t) <= MOST_READERS and all(
-        g.op(r).name == "GroupedMatMul" and g.inputs(r).index(t) == 1 for r in g.readers(t))
+    return isinstance(op, Transpose) and op.perm == (0, 2, 1) and g.dtype(t) is DType.F32 and not g.is_output(t)
 
 
-def _plans(g: Draft, t: NodeId, limits: Limits) -> Refused | None:
-    if not owned_by_plan(g, t, limits):
-        return None
-    return Refused(Refusal.SAVES_NOTHING, t, facts=(("owner", "the memory plan drops it (elide_bank_transposes)"),))
+def _few_rows(g: Draft, product: NodeId) -> bool:
+    rows = g.shape(product).dims[0].value
+    return rows is not None and rows <= SMALL_M_GROUPED
+
+
+def _banks_stop(g: Draft, n: NodeId, t: NodeId, limits: Limits) -> Refused | None:
+    """Why a bank stays transposed on a target that folds small ones only."""
+    if owned_by_plan(g, t, limits):
+        return Refused(Refusal.SAVES_NOTHING, t, facts=(("owner", "the memory plan drops it (elide_bank_transposes)"),))
+    folds = FOLDS.get(limits.target)
+    if folds is not None and folds.small_banks_only and not _few_rows(g, n):
+        return Refused(Refusal.ROWS, n, facts=(("rows", str(g.shape(n).dims[0])), ("most", SMALL_M_GROUPED)))
+    return None
 
 
 def _kept(g: Draft, t: NodeId, products: tuple[str, ...]) -> Refused | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner_core.memory.placement.clock import Clock
 from planner_core.memory.placement.exact import minimise, searchable, setup_seconds
-from planner_core.memory.placement.fit import FEW, Placer, place
+from planner_core.memory.placement.fit import Placer, place
 from planner_core.memory.placement.greedy import order_of
 from planner_core.memory.placement.improve_base import Best, first_placed
 from planner_core.memory.placement.registry import strategy
@@ -68,7 +68,7 @@ def fill_boxes(best: Best, clock: Clock, seed: int, placer: Placer) -> None:
 def boxed(problem: Problem, budget: Budget, target: int = 0) -> Offsets:
     """The best of first fit and of boxes of several lifetimes. Ctrl-C keeps the best so far."""
     best = Best(problem, Clock(budget), target)
-    placer = Placer(problem, FEW)
+    placer = Placer(problem)
     best.offer(first_placed(best, placer))
     try:
         fill_boxes(best, best.clock, budget.seed, placer)

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import time
 
+from planner_core.memory.placement import jit
 from planner_core.memory.placement.jit import COMPILED
 from planner_core.memory.problem import Budget
 
-__all__ = ["DEFAULT_WORK", "LOOK", "SLOW", "Clock", "now"]
+__all__ = ["DEFAULT_WORK", "LOOK", "Clock", "now", "slow"]
 
 DEFAULT_WORK = 2_000_000 if COMPILED else 50_000
 """Work units of a search whose budget limits nothing: seconds, and the same plan every time."""
 
 LOOK = 0.01
 """Seconds between two looks at the clock, at most as far as a loop can tell."""
-SLOW = 1.0 if COMPILED else 60.0
-"""How much longer an inner loop takes without numba: for estimates of a phase."""
+PATIENT_SECONDS, PATIENT_WORK = 2.0, 200_000
+"""A search of this length is worth compiling the inner loops for, where they aren't yet."""
+
+
+def slow() -> float:
+    """How much longer an inner loop takes now than a compiled one: for estimates of a phase."""
+    return 1.0 if jit.ready() else 60.0
+
 
 
 source = time.monotonic
@@ -43,6 +50,7 @@ class Clock:
         work = default_work if unlimited else budget.work
         self.left: float = float("inf") if work is None else work
         self.end = float("inf") if budget.seconds is None else now() + budget.seconds
+        self.patient = budget.seconds >= PATIENT_SECONDS if budget.seconds is not None else self.left >= PATIENT_WORK
         self.cancel = budget.cancel
         self.stopped = False
         self.parent: Clock | None = None
@@ -51,6 +59,14 @@ class Clock:
         self.left -= units
         if self.parent is not None:
             self.parent.spend(units)
+
+    def prepare(self) -> None:
+        """Compile or load the inner loops, for a search that has time for it; the seconds that takes don't count."""
+        if self.patient:
+            took, clock = jit.prepare(), self
+            while took and clock is not None:
+                clock.end += took
+                clock = clock.parent  # type: ignore[assignment]
 
     def seconds_left(self) -> float:
         return self.end - now()
@@ -76,7 +92,7 @@ class Clock:
         child.left = self.left * part if self.left != float("inf") else self.left
         at = now()
         child.end = at + (self.end - at) * part if self.end != float("inf") else self.end
-        child.cancel, child.stopped, child.parent = self.cancel, self.stopped, self
+        child.cancel, child.stopped, child.parent, child.patient = self.cancel, self.stopped, self, self.patient
         return child
 
     def chunk(self, most: int, seconds: float) -> int:

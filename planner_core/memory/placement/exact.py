@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from planner_core.memory.bounds import align_up, lower_bound
-from planner_core.memory.placement.clock import SLOW, Clock, now
+from planner_core.memory.placement.clock import Clock, now, slow
 from planner_core.memory.placement.draws import Draw, Drawer
 from planner_core.memory.placement.first_fit import first_fit
-from planner_core.memory.placement.jit import COMPILED
+from planner_core.memory.placement.jit import loops
 from planner_core.memory.placement.registry import Found, strategy
 from planner_core.memory.placement.structure import cliques_of, neighbours, pair_count, split_in_time, subproblem
 from planner_core.memory.problem import I64, Budget, Offsets, Problem
@@ -51,7 +51,7 @@ def searchable(problem: Problem) -> bool:
 
 def setup_seconds(problem: Problem) -> float:
     """About what making the search's lists takes."""
-    return SLOW * (1e-3 + 8e-8 * pair_count(problem) + 2e-6 * len(problem))
+    return slow() * (1e-3 + 8e-8 * pair_count(problem) + 2e-6 * len(problem))
 
 
 class Run:
@@ -79,14 +79,14 @@ class Run:
 
     def go_on(self, steps: int, clock: Clock) -> int:
         """At most ``steps`` choices more; FOUND, IMPOSSIBLE, or OPEN where steps, clock or room ran out."""
-        from planner_core.memory.placement.kernels import search_steps
-
         s = self.searcher
         while self.ended == OPEN and steps > 0 and not clock.over():
-            slice_ = clock.chunk(min(steps, s.slice), s.pace)
+            most = max(1, min(steps, s.slice, int(min(clock.left / s.cost + 1, s.slice))))  # to the end of the work, not past it
+            kernels, compiled = loops(min(most, s.plain_slice) * s.cost * 6e-5)
+            slice_ = clock.chunk(most if compiled else min(most, s.plain_slice), s.pace)
             start = now()
             before = int(self.registers[5])
-            code = search_steps(self.buffers, self.cliques, s.members, s.member_ptr, s.near, s.near_ptr, s.by_first,
+            code = kernels.search_steps(self.buffers, self.cliques, s.members, s.member_ptr, s.near, s.near_ptr, s.by_first,
                                 s.first_ptr, s.wall_ptr, s.walls, s.side_ptr, s.sides, self.frames, self.parts, self.trail, self.registers, self.capacity,
                                 self.focused, slice_)
             done = int(self.registers[5]) - before
@@ -130,8 +130,7 @@ class Searcher:
         self.need = align_up(self.exact, self.unit)
         self.floor = np.zeros(n, dtype=np.int64)
         if len(pinned):
-            from planner_core.memory.placement.kernels import clear_of_walls
-
+            clear_of_walls = loops(n * 1e-5).kernels.clear_of_walls
             self.floor[:] = [clear_of_walls(0, i, self.exact, self.align, self.wall_ptr, self.walls) for i in range(n)]
         self.cliques = c = cliques_of(problem)
         self.load = c.sums(self.need)
@@ -156,8 +155,8 @@ class Searcher:
         self.patience = max(100, n)
         # a step takes about as many microseconds, compiled: its units of work
         self.cost = 1 + int((len(self.near) + 4 * len(self.members)) / n / 60)
-        self.slice = max(20, (20_000 if COMPILED else 300) // self.cost)
-        self.pace = self.cost * 2e-6 * SLOW
+        self.slice, self.plain_slice = (max(20, steps // self.cost) for steps in (20_000, 300))
+        self.pace = self.cost * 2e-6 * slow()
         self.proofs: dict[int, Run] = {}
 
     def crowded(self, load: Any) -> tuple[I64, Any]:
@@ -235,7 +234,10 @@ def minimise(problem: Problem, offsets: Offsets, clock: Clock, seed: int = 0, ta
     nothing above the target is looked for."""
     low = lower_bound(problem)[0]
     high = problem.height(offsets)
-    if high <= max(low, target) or not clock.room(setup_seconds(problem)):
+    if high <= max(low, target):
+        return offsets, low
+    clock.prepare()
+    if not clock.room(setup_seconds(problem)):
         return offsets, low
     s = Searcher(problem, seed)
     allowance = 16 * s.unit_steps

@@ -17,7 +17,7 @@ from planner_core.memory.placement import jit
 from planner_core.memory.placement.structure import neighbours, pair_count
 from planner_core.memory.problem import I64, Offsets, Problem
 
-__all__ = ["DENSE", "FEW", "FITS", "MANY_PAIRS", "Placer", "place", "place_plain"]
+__all__ = ["DENSE", "FITS", "MANY_PAIRS", "Placer", "place", "place_plain"]
 
 _Intervals = list[int]
 """Disjoint ``[start, end)`` that don't touch, flat: start, end, start, end, … in rising order."""
@@ -51,16 +51,16 @@ def place(problem: Problem, order: I64, fit: str = "first") -> Offsets:
     O(K log T) expected for K merged intervals met. Compiled, where numba is installed: the same tree, or a sorted
     list of placed neighbours a buffer where those are few; same offsets.
     """
-    return Placer(problem, FEW).place(order, fit)
+    return Placer(problem).place(order, fit)
 
 
 class Placer:
     """Places one problem in many orders; what depends on the problem alone is made once."""
 
-    def __init__(self, problem: Problem, few: int = 0) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.compiled = jit.COMPILED and len(problem) > 1 and (
-            len(problem) >= few or jit.loaded() or (len(problem) >= FEW_CACHED and jit.cached()))
+            len(problem) >= FEW or jit.preparing() or (jit.ready() and (jit.loaded() or len(problem) >= FEW_CACHED)))
         self.lists: tuple[I64, npt.NDArray[np.int32]] | None = None
         if self.compiled:
             pairs = pair_count(problem)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from planner_core.memory.placement import first_fit  # noqa: F401 - the reference is the first choice
-from planner_core.memory.placement.fit import FEW, Placer, place
+from planner_core.memory.placement.fit import Placer, place
 from planner_core.memory.placement.registry import strategy
 from planner_core.memory.placement.structure import cliques_of, degrees
 from planner_core.memory.problem import I64, Budget, Offsets, Problem
@@ -78,7 +78,7 @@ for _fit, _gap in (("first", "the lowest gap that fits"), ("best", "the smallest
 
 @strategy("xla", "XLA: best fit by size and by duration (then size), the smaller arena of the two.")
 def xla(problem: Problem, budget: Budget) -> Offsets:
-    placer = Placer(problem, FEW)
+    placer = Placer(problem)
     by_size = np.lexsort((np.arange(len(problem)), -_duration(problem), -problem.size))
     found = [placer.place(order, "best") for order in (by_size, order_of(problem, "duration"))]
     return min(found, key=problem.height)

@@ -13,7 +13,7 @@ import numpy as np
 from planner_core.memory.placement.boxed import fill_boxes
 from planner_core.memory.placement.clock import Clock
 from planner_core.memory.placement.exact import minimise, setup_seconds
-from planner_core.memory.placement.fit import FEW, Placer, place
+from planner_core.memory.placement.fit import Placer, place
 from planner_core.memory.placement.greedy import order_of
 from planner_core.memory.placement.improve_base import Best, first_placed
 from planner_core.memory.placement.registry import strategy
@@ -91,10 +91,11 @@ def promote(best: Best, placer: Placer, seed: int) -> None:
 def improve(problem: Problem, budget: Budget, target: int = 0) -> Offsets:
     """Never worse than first fit. Ctrl-C keeps the best so far."""
     best = Best(problem, Clock(budget), target)
-    placer = Placer(problem, FEW)
+    placer = Placer(problem)
     best.offer(first_placed(best, placer))
     try:
         if not best.done():
+            best.clock.prepare()
             improve_from(best, Placer(problem), budget.seed, share=0.6)
     except KeyboardInterrupt:
         best.clock.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner_core.memory.placement.clock import Clock
 from planner_core.memory.placement.exact import refine, searchable
-from planner_core.memory.placement.fit import FEW, MANY_PAIRS, Placer
+from planner_core.memory.placement.fit import MANY_PAIRS, Placer
 from planner_core.memory.placement.greedy import order_of
 from planner_core.memory.placement.improve import improve_from
 from planner_core.memory.placement.improve_base import Best, first_placed
@@ -24,10 +24,11 @@ def auto(problem: Problem, budget: Budget, target: int = 0) -> Found:
     best = Best(problem, Clock(budget), target)
     proved = 0
     try:
-        if best.offer(first_placed(best, Placer(problem, FEW))):
+        if best.offer(first_placed(best, Placer(problem))):
             return best.offsets, proved
         if pair_count(problem) > MANY_PAIRS:
             return best.offsets, proved
+        best.clock.prepare()
         placer = Placer(problem)
         small = searchable(problem)
         for order, fit in _QUICK if small else _QUICK[:1]:  # cheap beside any search, and often enough

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planner_core.memory.placement.jit import loops
 from planner_core.memory.problem import I64, Problem
 
 __all__ = ["Cliques", "cliques_of", "crowding", "degrees", "neighbours", "pair_count", "split_in_time", "subproblem", "with_fixed"]
@@ -26,13 +27,11 @@ def degrees(problem: Problem) -> I64:
 
 def neighbours(problem: Problem) -> tuple[I64, npt.NDArray[np.int32]]:
     """``(ptr, near)``: the buffers live together with ``i`` are ``near[ptr[i]:ptr[i + 1]]``. Size: twice the pairs."""
-    from planner_core.memory.placement.kernels import fill_neighbours
-
     ptr = np.zeros(len(problem) + 1, dtype=np.int64)
     np.cumsum(degrees(problem), out=ptr[1:])
     near = np.empty(int(ptr[-1]), dtype=np.int32)
     by_birth = np.argsort(problem.birth, kind="stable")
-    fill_neighbours(by_birth, problem.birth, problem.death, ptr[:-1].copy(), near)
+    loops(len(near) * 2e-7).kernels.fill_neighbours(by_birth, problem.birth, problem.death, ptr[:-1].copy(), near)
     return ptr, near
 
 

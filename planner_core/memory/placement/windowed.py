@@ -11,7 +11,7 @@ import numpy as np
 
 from planner_core.memory.placement.clock import Clock
 from planner_core.memory.placement.exact import minimise, searchable, setup_seconds
-from planner_core.memory.placement.fit import FEW, Placer
+from planner_core.memory.placement.fit import Placer
 from planner_core.memory.placement.improve_base import Best, first_placed
 from planner_core.memory.placement.registry import strategy
 from planner_core.memory.placement.structure import subproblem, with_fixed
@@ -79,7 +79,7 @@ def resolve_windows(best: Best, clock: Clock, seed: int) -> None:
 def windowed(problem: Problem, budget: Budget, target: int = 0) -> Offsets:
     """Never worse than first fit. Ctrl-C keeps the best so far."""
     best = Best(problem, Clock(budget), target)
-    best.offer(first_placed(best, Placer(problem, FEW)))
+    best.offer(first_placed(best, Placer(problem)))
     try:
         resolve_windows(best, best.clock, budget.seed)
     except KeyboardInterrupt:

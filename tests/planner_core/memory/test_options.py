@@ -64,6 +64,7 @@ def test_defaults() -> None:
     assert {o.name: o.default for o in options_of(PlanOptions) if o.group != "checks"} == {
         "allocate_params": True, "allocate_inputs": True, "allocate_constants": True, "separate_weights": False,
         "arena_no_reuse": False, "in_place": False, "pin_output_ancestors": True, "dequant_host_fallback": True, "pin_host_structure": False,
+        "host_custom_inputs": True, "onnx_hidden": True, "onnx_duration": True,
         "elide_bank_transposes": False, "elide_requires_small_m": False, "fold_conv3d_epilogue": False,
         "keep_pass_operands": False, "alignment": 64,
         "width_policy": "f32_uniform", "placement": "first_fit"}
@@ -140,12 +141,15 @@ def test_presets() -> None:
 
 @pytest.mark.parametrize("target", list(Target))
 def test_for_target(target: Target) -> None:
-    """§6: pinned only with host indexing, no dequant fallback, the target's policy, folded transposes, own weights."""
+    """§6: nothing pinned for executors that run out of order, host indexing or not; the target's policy; transposes
+    dropped where it folds them (CPU: both kinds; Metal: banks of few rows); own weights."""
     for indexing in (False, True):
         opts = PlanOptions.for_target(target, small(indexing), {})
-        assert opts.pin_output_ancestors is indexing
-        assert (opts.dequant_host_fallback, opts.separate_weights) == (False, True)
-        assert opts.elide_bank_transposes == (target is Target.METAL)
+        assert not any(getattr(opts, name) for name in (
+            "pin_output_ancestors", "dequant_host_fallback", "host_custom_inputs", "onnx_hidden", "onnx_duration"))
+        assert (opts.separate_weights, opts.placement) == (True, "auto")
+        assert opts.elide_bank_transposes == (target in (Target.CPU, Target.METAL))
+        assert opts.elide_requires_small_m == (target is Target.METAL)
         assert opts.keep_pass_operands == (target is Target.METAL)
         checked(plan_graph(small(indexing), opts), small(indexing))
     assert PlanOptions.for_target(target.value, None, {}) == PlanOptions.for_target(target, small(), {})

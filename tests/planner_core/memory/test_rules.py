@@ -82,6 +82,7 @@ def test_rules_are_the_specs_in_order() -> None:
         "pass_operands"]  # the last is ours
     assert all(r.doc.endswith(".") for r in RULES)
     assert {r.option for r in RULES} == {"", "pin_output_ancestors", "pin_host_structure", "dequant_host_fallback",
+                                         "host_custom_inputs", "onnx_hidden", "onnx_duration",
                                          "fold_conv3d_epilogue", "keep_pass_operands"}
     assert all(not r.option or hasattr(PlanOptions(), r.option) for r in RULES)
 
@@ -187,6 +188,7 @@ def test_host_custom_inputs() -> None:
     assert ranges[1] == (1, 7) and ranges[2] == (2, 7) and ranges[4] == (4, 7)
     assert fired(g, BARE, "host_custom_inputs") == {1: (2, 7, 5), 2: (5, 7, 5), 4: (5, 7, 5)}
     assert set(fired(custom("onnx.Foo", -1), BARE, "host_custom_inputs")) == {1, 2, 4}
+    assert fired(g, BARE.replace(host_custom_inputs=False), "host_custom_inputs") == {}
     for name in ("mine", "onnxish", "my.onnx.Foo"):
         assert fired(custom(name, 2), BARE, "host_custom_inputs") == {}
 
@@ -291,6 +293,9 @@ def test_onnx_duration() -> None:
     assert plan.no_reuse and not BARE.arena_no_reuse
     slots = sorted((int(plan.offset[n]), int(plan.offset[n] + plan.size[n])) for n in plan.buffers())
     assert all(p[1] <= q[0] for p, q in itertools.pairwise(slots))
+    off = BARE.replace(onnx_duration=False)
+    assert fired(g, off, "onnx_duration") == {}
+    assert not checked(plan_graph(g, off), g).no_reuse
     g.set_outputs(z)
     assert fired(g, BARE, "onnx_duration") == {}
     assert not plan_graph(g, BARE).no_reuse
