@@ -102,6 +102,7 @@ def summary_dict(doc: ColumnDocument) -> dict[str, Any]:
         "peak_bytes": head["peak_bytes"],
         "peak_step": head["peak_step"],
         "optimal": head["optimal"],
+        **claims_dict(meta),
         "unknown_tensors": head["unknown"],
         "at_least": head["unknown"] > 0,
         "unsupported_ops": meta["unsupported"],
@@ -109,6 +110,18 @@ def summary_dict(doc: ColumnDocument) -> dict[str, Any]:
         "options": {o["name"]: o["value"] for o in meta["options"]},
         "footer": meta["footer"],
     }
+
+
+def claims_dict(meta: dict[str, Any]) -> dict[str, Any]:
+    """What the headline says beside its numbers: under which conditions the arena is optimal, what the order costs at
+    least, what holds the arena up, what runs inside control flow."""
+    claims = meta.get("claims", {})
+    rows = [[{k: int(v) if k in ("held", "arena_without", "bytes", "peak_bytes") else v for k, v in row.items()}
+             for row in claims.get(name, [])] for name in ("holders", "bodies")]
+    for row in rows[0]:
+        row["held_bytes"], row["arena_without_bytes"] = row.pop("held"), row.pop("arena_without")
+    return {"optimal_text": claims.get("optimal", ""), "order_floor_bytes": int(claims.get("order_bytes", 0)),
+            "order_floor_text": claims.get("order", ""), "holders": rows[0], "bodies": rows[1]}
 
 
 def sweep_frame(rows: Sequence[SweepRow]) -> pd.DataFrame:

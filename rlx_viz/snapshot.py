@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlx_viz.columns import ColumnDocument, StringTable, Tables
+from rlx_viz.snapshot_tables.claims import body_tables
 from rlx_viz.snapshot_tables.commands import command_tables, profile_table
 from rlx_viz.snapshot_tables.decisions import decision_tables
 from rlx_viz.snapshot_tables.figures import counters, estimates
@@ -35,7 +36,7 @@ def snapshot(compilation: Compilation, *, name: str = "", command: str = "", red
     tables: Tables = plan_tables(c, names, strings, families, meta["classes"])
     rules, decisions = decision_tables(c, names, strings)
     tables |= graph_tables(c.fusion, c.legal, names, strings, families) | decisions
-    tables |= command_tables(c, names, strings)
+    tables |= command_tables(c, names, strings) | body_tables(c.plan, c.legal, names, strings)
     if profile is not None:
         tables["profile"] = profile_table(profile)
     meta |= {**rules, "counters": counters(c), "source_is_tensors": "source" not in tables}

@@ -1,33 +1,37 @@
-"""Owns what-ifs: what each rule and option saved (a waterfall with exact sums), and what flipping a toggle would do.
+"""Owns what-ifs: what each rule and option saved, told in two ways that may differ, and what flipping a toggle would do.
 
-Both plan again many times, so callers run them behind a picture and can stop them between two plans.
+*In this order* (``waterfall``): each change on top of those before it, with exact sums; the order can be chosen. *Alone*
+(``counterfactuals``): this plan without one thing, all else equal. Both plan again many times, so callers run them behind
+a picture and can stop them between two plans.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner_core.errors import RlxError
+from planner_core.errors import OptionError, RlxError
 from planner_core.fusion import RULES, Fusion, fuse_graph, no_fusion
 from planner_core.ir import Graph
 from planner_core.memory import NO_SLOT, PlanOptions, plan_graph
 from planner_core.options import options_of
 from rlx_viz.columns import Column, ColumnDocument, StringTable
+from rlx_viz.snapshot_tables.figures import counters, working_nodes
+from rlx_viz.snapshot_tables.graphs import node_bytes
 from rlx_viz.snapshot_tables.tensors import NONE
 from runtime.compile import Compilation, OptionRow
 
-__all__ = ["CHEAP_NODES", "SAVINGS_NODES", "Counterfactual", "Step", "Stopped", "counterfactuals", "waterfall", "whatif_document", "with_whatif"]
+__all__ = ["CHEAP_NODES", "SAVINGS_NODES", "Counterfactual", "Step", "Stopped", "Work",
+           "counterfactuals", "waterfall", "whatif_document", "with_whatif", "work_of"]
 
 SAVINGS_NODES, CHEAP_NODES = 20_000, 1_000
 """Source nodes up to which a report carries the savings, and what each toggle would free: about two seconds of work
 each. By count, so that equal input gives equal bytes."""
 START, STEP, END = 0, 1, 2
-_OPTION_OF = {"reuse": "arena_no_reuse", "width policy": "width_policy", "elided transposes": "elide_bank_transposes"}
 _IDLE_GROUPS = frozenset({"checks", "log", "host"})
 """Options that decide what is checked, printed or run where: no bytes hang on them."""
 
@@ -45,18 +49,22 @@ def _never() -> bool:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One row of the waterfall. ``kind`` 0: the start, every tensor with its own bytes; 1: a change; 2: the number to
-    allocate. Start and changes sum to the end exactly. ``option``: what switches the change, "" for none."""
+    allocate. Start and changes sum to the end exactly, in every column. ``option``: what switches the change, "" for none.
+    ``traffic``: bytes of intermediate values written in a run; ``dispatches``: commands of a run."""
 
     label: str
     kind: int
     option: str
     nbytes: int
+    traffic: int = 0
+    dispatches: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counterfactual:
-    """One toggle the other way: the number to allocate then, what that saves (negative: costs), and the tensors that
-    would die earlier, with their step then (its birth for one that would not exist)."""
+    """One toggle the other way, alone: the number to allocate then, what that saves (negative: costs) of it, of the
+    arena, of intermediate traffic (bytes) and of dispatches, and the tensors that would die earlier, with their step then
+    (its birth for one that would not exist)."""
 
     option: str
     value: bool
@@ -64,52 +72,136 @@ class Counterfactual:
     saved: int
     nodes: Column
     deaths: Column
+    arena_saved: int = 0
+    traffic_saved: int = 0
+    dispatches_saved: int = 0
 
 
-def waterfall(c: Compilation, stop: Stop = _never) -> list[Step]:
-    """From "every tensor of the source its own bytes" to the number to allocate: each fusion rule that applied, in
-    the rules' order, then the plan's changes (``planner_core.memory.savings``), then kernels' scratch."""
-    start = _apart(c.source, c)
-    out = [Step("every tensor its own bytes", START, "", start)]
-    for rule, after in _fused_totals(c, stop):
-        out.append(Step(rule, STEP, rule, after - start))
-        start = after
+class Work(NamedTuple):
+    """What a run writes between commands (bytes), and how many commands it has."""
+
+    traffic: int
+    dispatches: int
+
+
+def work_of(c: Compilation) -> Work:
+    """Of the list that runs, passes counted."""
+    counted = counters(c)
+    return Work(int(counted["traffic"]) - c.pass_log.bytes_saved, c.commands.dispatches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One step of the way from nothing shared to the plan: plan options, or a fusion rule, or that views share."""
+
+    label: str
+    option: str
+    plan: tuple[tuple[str, Any], ...] = ()
+    rule: str = ""
+
+
+def waterfall(c: Compilation, stop: Stop = _never, order: Sequence[str] = ()) -> list[Step]:
+    """From "every tensor of the source its own bytes" to the number to allocate, each change on top of those before it:
+    views, reuse, width policy, elided transposes, the fusion rules that applied, then each option that this plan sets;
+    passes and kernels' scratch last. So a fusion rule is told what it saves of an arena that reuses bytes.
+
+    ``order``: labels in the order wanted, for all or some; the others follow in theirs. ``OptionError`` names one that
+    is no step of this plan.
+    """
+    changes = _ordered(_changes(c), order)
+    source = counters(c)
+    now = _least(c)
+    graph, own_views, rules = c.source, True, set[str]()
+    total, traffic, calls = _bytes_of(graph, now, own_views), int(source["traffic_source"]), int(source["dispatches_source"])
+    out = [Step("every tensor its own bytes", START, "", total, traffic, calls)]
+    known = {o.name for o in options_of(PlanOptions)}
+    before = calls
+    for change in changes:
+        _check(stop)
+        more, fewer = 0, 0
+        if change.rule:
+            rules.add(change.rule)
+            fused, saved = _fused_by(c, frozenset(rules))
+            more, graph = _traffic(fused) - _traffic(graph), fused
+            fewer, before = before - (calls - saved), calls - saved
+        elif change.label == "views":
+            own_views = False
+        else:
+            now = now.replace(**dict(change.plan))
+        after = _bytes_of(graph, now, own_views)
+        idle = after == total and not change.rule and (change.label not in known or all(
+            value == getattr(PlanOptions(), name) for name, value in change.plan))
+        if not idle:
+            out.append(Step(change.label, STEP, change.option, after - total, more, -fewer))
+        total = after
     _check(stop)
-    plan = c.plan.savings()
-    rest = plan[0].after - start  # a graph rewritten by what no rule's switch names
-    if rest:
-        out.append(Step("legalised", STEP, "", rest))
-    names = {o.name for o in options_of(PlanOptions)}
-    out += [Step(s.name, STEP, _OPTION_OF.get(s.name, s.name if s.name in names else ""), s.delta) for s in plan[1:]
-            if s.delta or s.name in names]  # an option that was set and changed nothing says so
-    scratch = c.allocate_bytes - plan[-1].after
+    final = c.plan.arena_size + c.plan.weights_size
+    if c.legal is not graph or final != total:
+        out.append(Step("legalised" if c.legal is not graph else "shared weights", STEP, "", final - total, _traffic(c.legal) - _traffic(graph)))
+        if not (out[-1].nbytes or out[-1].traffic):
+            out.pop()
+    out += _pass_steps(c)
+    scratch = c.allocate_bytes - final
     if scratch:
         out.append(Step("kernels' scratch", STEP, "", scratch))
-    return [*out, Step("to allocate", END, "", c.allocate_bytes)]
+    return [*out, Step("to allocate", END, "", c.allocate_bytes, *work_of(c))]
 
 
-def _apart(graph: Graph, c: Compilation) -> int:
-    """Arena and weights with nothing shared, not even by views, and nothing kept longer than its reads."""
-    options = PlanOptions(arena_no_reuse=True, alignment=c.plan.options.alignment)
-    options = options.replace(**{o.name: False for o in options_of(PlanOptions) if o.group == "liveness"})
-    plan = plan_graph(graph, options, own_views=True)
+def _least(c: Compilation) -> PlanOptions:
+    """Options of the start: nothing reused, nothing kept longer than its reads; alignment and placement as in the plan."""
+    final = c.plan.options
+    now = PlanOptions(arena_no_reuse=True, alignment=final.alignment, placement=final.placement)
+    return now.replace(**{o.name: False for o in options_of(PlanOptions) if o.group == "liveness"})
+
+
+def _changes(c: Compilation) -> list[_Change]:
+    """Every step of this compilation, in the default order."""
+    final, now = c.plan.options, _least(c)
+    first = [_Change("views", ""), _Change("reuse", "arena_no_reuse", (("arena_no_reuse", final.arena_no_reuse),)),
+             _Change("width policy", "width_policy", (("width_policy", final.width_policy),)),
+             _Change("elided transposes", "elide_bank_transposes", tuple(
+                 (k, getattr(final, k)) for k in ("elide_bank_transposes", "elide_requires_small_m")))]
+    done = {name for change in first for name, _ in change.plan}
+    rules = [_Change(name, name, rule=name) for name in RULES if c.fusion_log.applied(name)] if c.source is not c.fused else []
+    rest = [_Change(o.name, o.name, ((o.name, getattr(final, o.name)),)) for o in options_of(PlanOptions)
+            if o.name not in done and o.group != "checks" and getattr(final, o.name) != getattr(now, o.name)]
+    return [*first, *rules, *rest]
+
+
+def _ordered(changes: list[_Change], order: Sequence[str]) -> list[_Change]:
+    by_label = {change.label: change for change in changes}
+    stray = [label for label in order if label not in by_label]
+    if stray:
+        raise OptionError(f"no step {stray[0]!r} in this waterfall; wanted an order of {', '.join(by_label)}")
+    chosen = [by_label[label] for label in dict.fromkeys(order)]
+    return [*chosen, *(change for change in changes if change not in chosen)]
+
+
+def _bytes_of(graph: Graph, options: PlanOptions, own_views: bool) -> int:
+    plan = plan_graph(graph, options, own_views=own_views)
     return plan.arena_size + plan.weights_size
 
 
-def _fused_totals(c: Compilation, stop: Stop) -> Iterator[tuple[str, int]]:
-    """(rule, bytes apart with the rules up to it on); the last one is the graph that was planned."""
-    if c.source is c.fused:
-        return
-    applied = [name for name in RULES if c.fusion_log.applied(name)]
-    every = dataclasses.replace(no_fusion(), fusion=True, decode_forms=c.fusion.options.decode_forms,
-                                **dict.fromkeys(RULES, False))  # type: ignore[type-var]
-    for k, name in enumerate(applied):
-        _check(stop)
-        if k == len(applied) - 1:
-            yield name, _apart(c.fused, c)
-        else:
-            some = dataclasses.replace(every, **dict.fromkeys(applied[: k + 1], True))  # type: ignore[type-var]
-            yield name, _apart(fuse_graph(c.source, c.options.target, some).graph, c)
+def _fused_by(c: Compilation, rules: frozenset[str]) -> tuple[Graph, int]:
+    """The source under those rules alone, and the dispatches that their log counts as saved."""
+    if rules == frozenset(name for name in RULES if c.fusion_log.applied(name)):
+        return c.fused, c.fusion_log.dispatches_saved
+    some = dataclasses.replace(no_fusion(), fusion=True, decode_forms=c.fusion.options.decode_forms,
+                               **{name: name in rules for name in RULES})  # type: ignore[arg-type]
+    fusion = fuse_graph(c.source, c.options.target, some)
+    return fusion.graph, fusion.log.dispatches_saved
+
+
+def _traffic(graph: Graph) -> int:
+    return int(node_bytes(graph)[working_nodes(graph)].sum())
+
+
+def _pass_steps(c: Compilation) -> Iterator[Step]:
+    """What each command pass that applied saved of traffic and dispatches: the arena stays."""
+    known = {row.info.name for row in c.option_rows()}
+    for name in dict.fromkeys(d.rule for d in c.pass_log.applied()):
+        done = c.pass_log.applied(name)
+        yield Step(name, STEP, name if name in known else "", 0, -sum(d.bytes_saved for d in done), -sum(d.dispatches_saved for d in done))
 
 
 # --- the other way ------------------------------------------------------------------------------------
@@ -119,6 +211,7 @@ def counterfactuals(c: Compilation, stop: Stop = _never) -> Iterator[Counterfact
     """Each boolean option flipped alone: the plan's first, then the passes', then fusion's. Toggles that can't
     matter are left out (a rule that is on and never applied), and so are those that change nothing when tried."""
     rows = {stage: [r for r in c.option_rows() if r.stage == stage] for stage in ("plan", "passes", "fusion")}
+    here = work_of(c)
     for row in (r for stage in rows.values() for r in stage):
         if not _may_matter(c, row):
             continue
@@ -129,9 +222,10 @@ def counterfactuals(c: Compilation, stop: Stop = _never) -> Iterator[Counterfact
         except RlxError:
             continue  # no plan that way: nothing to offer
         nodes, deaths = _earlier(c, other)
-        saved = c.allocate_bytes - other.allocate_bytes
-        if saved or len(nodes):
-            yield Counterfactual(row.info.name, value, other.allocate_bytes, saved, nodes, deaths)
+        saved, then = c.allocate_bytes - other.allocate_bytes, work_of(other)
+        if saved or len(nodes) or then != here:
+            yield Counterfactual(row.info.name, value, other.allocate_bytes, saved, nodes, deaths,
+                                 c.plan.arena_size - other.plan.arena_size, here.traffic - then.traffic, here.dispatches - then.dispatches)
 
 
 def _may_matter(c: Compilation, row: OptionRow) -> bool:
@@ -220,12 +314,17 @@ def _tables(steps: list[Step], others: list[Counterfactual], strings: StringTabl
             "kind": np.asarray([s.kind for s in steps], np.uint8),
             "option": np.asarray([strings.intern(s.option) if s.option else NONE for s in steps], np.uint32),
             "bytes": np.asarray([s.nbytes for s in steps], np.float64),
+            "traffic": np.asarray([s.traffic for s in steps], np.float64),
+            "dispatches": np.asarray([s.dispatches for s in steps], np.float64),
         },
         "counterfactuals": {
             "option": strings.intern_all(o.option for o in others),
             "value": strings.intern_all(str(o.value).lower() for o in others),
             "allocate": np.asarray([o.allocate for o in others], np.float64),
             "saved": np.asarray([o.saved for o in others], np.float64),
+            "arena_saved": np.asarray([o.arena_saved for o in others], np.float64),
+            "traffic_saved": np.asarray([o.traffic_saved for o in others], np.float64),
+            "dispatches_saved": np.asarray([o.dispatches_saved for o in others], np.float64),
         },
         "counterfactual_nodes": {
             "row": np.repeat(np.arange(len(others), dtype=np.uint32), [len(o.nodes) for o in others]),

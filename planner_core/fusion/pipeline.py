@@ -13,8 +13,8 @@ from planner_core.fusion.draft import Committed, Draft, Refused, Rewrite
 from planner_core.fusion.options import FusionOptions, fusion_for_target
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import LIMITS, RULES, Limits, Rule
-from planner_core.ir.folds import folded_transposes
 from planner_core.ir import Graph, NodeId
+from planner_core.ir.folds import folded_transposes
 from planner_core.target import FOLDS, Target
 
 __all__ = ["Fusion", "fuse_graph", "limits_of"]

@@ -38,11 +38,12 @@ from planner_core.memory.explain import (
     naive_bytes,
 )
 from planner_core.memory.facts import collect_view_aliases, facts_of, is_pure_view, is_view, resolve_view_root
+from planner_core.memory.holders import Holder, LargestStep, holders, largest_step
 from planner_core.memory.liveness import Extension, ExtensionTable, LiveRanges, Rule
 from planner_core.memory.options import HOST_INDEXING, PlanOptions, has_host_indexing, static_weight_pack_skip_enabled
 from planner_core.memory.placement import STRATEGIES, first_fit, first_fit_scan
 from planner_core.memory.plan import ARENA, NO_SLOT, SPACES, WEIGHTS, MemoryPlan, Slot
-from planner_core.memory.planner import native_width_nodes, plan_graph
+from planner_core.memory.planner import BodyPlan, body_plans, native_width_nodes, plan_graph
 from planner_core.memory.problem import Budget, Problem, Strategy
 from planner_core.memory.rules import RULES, is_static_weight_tensor, live_ranges
 from planner_core.memory.shared import SharedWeightLayout
@@ -66,13 +67,13 @@ def slot_is_exclusive(plan: MemoryPlan, node: int) -> bool:
 
 __all__ = [
     "ARENA", "HOST_INDEXING", "NO_SLOT", "RULES", "SMALL_M_GROUPED", "SPACES", "STRATEGIES", "WEIGHTS",
-    "AliveReason", "ArenaWidthPolicy", "Budget", "Conv3dFold", "Extension", "ExtensionTable", "Headline", "HereReason",
+    "AliveReason", "ArenaWidthPolicy", "BodyPlan", "Budget", "Conv3dFold", "Extension", "ExtensionTable", "Headline", "HereReason", "Holder", "LargestStep",
     "LiveRanges", "MemoryPlan", "Peak", "PeakTensor", "PlanDiff", "PlanOptions", "Problem", "Rule", "Saving",
     "SharedWeightLayout", "Slot", "Strategy", "Target", "TensorChange", "Violation", "ViolationKind",
-    "arena_width_policy", "collect_view_aliases", "conv3d_epilogue_folds", "diff_plans", "elided_transposes",
-    "facts_of", "first_fit", "first_fit_scan", "has_host_indexing", "headline", "is_elidable_bank_transpose",
+    "arena_width_policy", "body_plans", "collect_view_aliases", "conv3d_epilogue_folds", "diff_plans", "elided_transposes",
+    "facts_of", "first_fit", "first_fit_scan", "has_host_indexing", "headline", "holders", "is_elidable_bank_transpose",
     "is_elidable_folded_transpose", "is_elidable_matmul_transpose", "is_pure_view", "is_static_weight_tensor",
-    "is_view", "last_rule", "live_curve", "live_ranges", "lower_bound", "match_nodes", "naive_bytes",
+    "is_view", "largest_step", "last_rule", "live_curve", "live_ranges", "lower_bound", "match_nodes", "naive_bytes",
     "native_width_nodes", "plan_graph", "plan_memory", "plan_memory_aligned", "plan_memory_backward",
     "plan_memory_f32_uniform", "plan_memory_f32_uniform_no_params", "plan_memory_hybrid", "plan_memory_native",
     "plan_memory_native_in_order", "plan_memory_with_options", "plan_memory_with_policy", "require_sound",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
@@ -17,9 +19,11 @@ from planner_core.memory.facts import (
     INPUT,
     PARAM,
     GraphFacts,
+    Mask,
     facts_of,
 )
 from planner_core.memory.inplace import merge, takeovers
+from planner_core.memory.liveness import LiveRanges, LiveState
 from planner_core.memory.options import PlanOptions
 from planner_core.memory.placement import first_fit_scan
 from planner_core.memory.placement.registry import run
@@ -29,8 +33,9 @@ from planner_core.memory.problem import Budget, Problem
 from planner_core.memory.rules import live_state
 from planner_core.memory.widths import MIN_GUARD, storage_dtype
 
-__all__ = ["PLAN_WORK", "native_width_nodes", "plan_graph", "storage_codes"]
+__all__ = ["PLAN_WORK", "BodyPlan", "arena_bound", "body_plans", "native_width_nodes", "plan_graph", "storage_codes"]
 
+I8 = npt.NDArray[np.int8]
 PLAN_WORK = 30_000
 """Work units that a search strategy gets within a plan (the same result on every machine): at most 0.1 s compiled and
 half a second plain, on graphs that first fit doesn't place at the bound. ``solve(plan.problem())`` takes longer."""
@@ -66,24 +71,37 @@ def _bytes(elements: I64, bits: I64) -> I64:
     return np.asarray(np.where(elements < 0, 0, (elements * bits + 7) // 8), dtype=np.int64)
 
 
-def plan_graph(
-    graph: Graph,
-    options: PlanOptions,
-    *,
-    unallocated: frozenset[NodeId] = frozenset(),
-    own_views: bool = False,
-) -> MemoryPlan:
-    """Live ranges, sizes, placement, views: the whole of spec §1–8 for one set of options.
+@dataclass(slots=True)
+class _Layout:
+    """What a plan knows before anything is placed: ranges and sizes of every node, who owns bytes of which region."""
 
-    ``unallocated`` nodes get no slot (a body's captured inputs live outside). ``own_views`` gives views
-    bytes of their own, as if nothing were shared: the start of the savings waterfall.
-    Raises ``UnboundDimError`` for a symbol without a value.
-    """
+    state: LiveState
+    ranges: LiveRanges
+    root: I64
+    view_offset: I64
+    storage: I64
+    size: I64
+    guard: I64
+    space: I8
+    unknown: Mask
+    no_reuse: bool
+    inplace: tuple[tuple[NodeId, NodeId], ...]
+    head: I64
+    end: I64
+
+    def region(self, space: int, alignment: int) -> tuple[I64, Problem]:
+        """The buffers of a region, those that share bytes in place as one, and the problem of placing them."""
+        ids = np.flatnonzero((self.space == space) & (self.head == np.arange(len(self.head))))
+        return ids, Problem.of(self.ranges.birth[ids], self.end[ids], self.size[ids], alignment=alignment, guard=self.guard[ids])
+
+
+def _layout(graph: Graph, options: PlanOptions, unallocated: frozenset[NodeId], own_views: bool,
+            without: frozenset[str]) -> _Layout:
     f = facts_of(graph)
     if own_views:
         f = _without_views(f)
     count = len(graph)
-    state, ranges = live_state(graph, options)
+    state, ranges = live_state(graph, options, without)
     no_reuse = options.arena_no_reuse or state.no_reuse
     storage = storage_codes(graph, options)
     if own_views:
@@ -91,7 +109,6 @@ def plan_graph(
     bits = np.asarray([d.bits for d in DTYPES], dtype=np.int64)[storage]
     size = _bytes(f.elements, bits)
     unknown = f.elements < 0
-    view_offset = f.view_elements * bits // 8
 
     boundary = (f.boundary == INPUT) | (f.boundary == PARAM) | (f.boundary == CONSTANT)
     is_root = f.root == np.arange(count)
@@ -115,27 +132,53 @@ def plan_graph(
         inplace = takeovers(graph, owns & (space == ARENA), state.elided, ranges.birth, ranges.death, size, guard,
                             storage)
     head, end = merge(inplace, ranges.death)
+    return _Layout(state, ranges, f.root, f.view_elements * bits // 8, storage, size, guard, space, unknown, no_reuse,
+                   inplace, head, end)
 
-    offset = np.zeros(count, dtype=np.int64)
+
+def arena_bound(graph: Graph, options: PlanOptions, without: frozenset[str] = frozenset()) -> int:
+    """Bytes that no arena of this graph with these options can do without (the sum of all, where nothing is reused);
+    ``without``: rules left out. Nothing is placed."""
+    laid = _layout(graph, options, frozenset(), False, without)
+    _, problem = laid.region(ARENA, options.alignment)
+    return int((problem.size + problem.guard).sum()) if laid.no_reuse else lower_bound(problem)[0]
+
+
+def plan_graph(
+    graph: Graph,
+    options: PlanOptions,
+    *,
+    unallocated: frozenset[NodeId] = frozenset(),
+    own_views: bool = False,
+    without: frozenset[str] = frozenset(),
+) -> MemoryPlan:
+    """Live ranges, sizes, placement, views: the whole of spec §1–8 for one set of options.
+
+    ``unallocated`` nodes get no slot (a body's captured inputs live outside). ``own_views`` gives views
+    bytes of their own, as if nothing were shared: the start of the savings waterfall. ``without``: names of live-range
+    rules left out, for figures alone: such a plan is not meant to be run.
+    Raises ``UnboundDimError`` for a symbol without a value.
+    """
+    laid = _layout(graph, options, unallocated, own_views, without)
+    offset = np.zeros(len(graph), dtype=np.int64)
     heights = {ARENA: 0, WEIGHTS: 0}
     bound, bound_step = 0, 0
     for region in (ARENA, WEIGHTS):
-        ids = np.flatnonzero((space == region) & (head == np.arange(count)))
-        problem = Problem.of(ranges.birth[ids], end[ids], size[ids], alignment=options.alignment,
-                             guard=guard[ids])
-        offset[ids], proved = _place(problem, options, no_reuse, graph, ids)
+        ids, problem = laid.region(region, options.alignment)
+        offset[ids], proved = _place(problem, options, laid.no_reuse, graph, ids)
         heights[region] = problem.height(offset[ids])
         if region == ARENA:
             bound, bound_step = lower_bound(problem)
             bound = max(bound, proved)
-    offset = offset[head]
+    offset = offset[laid.head]
+    ranges = laid.ranges
     plan = MemoryPlan(
-        options=options, birth=ranges.birth, death=ranges.death, last_read=ranges.last_read, root=f.root,
-        view_offset=view_offset, space=space, offset=offset, size=size, guard=guard, storage=storage,
-        elided=state.elided, unknown=unknown, extensions=ranges.extensions, arena_size=heights[ARENA],
-        weights_size=heights[WEIGHTS], scratch_size=_body_scratch(graph, options), lower_bound=bound,
-        bound_step=bound_step, no_reuse=no_reuse, inplace=inplace, graph=graph)
-    if not no_reuse:
+        options=options, birth=ranges.birth, death=ranges.death, last_read=ranges.last_read, root=laid.root,
+        view_offset=laid.view_offset, space=laid.space, offset=offset, size=laid.size, guard=laid.guard,
+        storage=laid.storage, elided=laid.state.elided, unknown=laid.unknown, extensions=ranges.extensions,
+        arena_size=heights[ARENA], weights_size=heights[WEIGHTS], scratch_size=_body_scratch(graph, options),
+        lower_bound=bound, bound_step=bound_step, no_reuse=laid.no_reuse, inplace=laid.inplace, graph=graph)
+    if not laid.no_reuse:
         _safety_pass(plan, graph)
     place_views(plan)
     if options.verify_memory:
@@ -205,20 +248,50 @@ def place_views(plan: MemoryPlan) -> None:
     plan.offset[views] = plan.offset[roots] + plan.view_offset[views]
 
 
-def _body_scratch(graph: Graph, options: PlanOptions) -> int:
-    """Largest arena of a control-flow body (of ``If``, the larger branch). Captured inputs live outside."""
-    most = 0
+@dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """The plan of one control-flow body: what node ``owner`` needs beside its operands while it runs. ``path`` names the
+    body within the graph, as in ``If_3/then/Loop_1/body``; ``depth`` counts the bodies around it."""
+
+    owner: NodeId
+    path: str
+    depth: int
+    plan: MemoryPlan
+
+    @property
+    def graph(self) -> Graph:
+        """The body."""
+        if self.plan.graph is None:
+            raise PlanError(f"body {self.path}: its plan has no graph")
+        return self.plan.graph
+
+
+_BODY_NAMES = {"If": ("then", "else")}
+
+
+def body_plans(graph: Graph, options: PlanOptions, path: str = "", depth: int = 0) -> Iterator[BodyPlan]:
+    """Each control-flow body of a graph planned with the same options, bodies within bodies behind the one they are in
+    (with the outermost node as owner). Captured inputs live outside, in the slots of whoever runs the body."""
     for n in graph.nodes:
         bodies = n.op.bodies()
         if not bodies:
             continue
         carried = getattr(n.op, "carried", 0)
         own = {"If": 0, "Loop": 2 + carried, "Scan": carried + getattr(n.op, "scanned", 0)}.get(n.op.name, 0)
-        for body in bodies:
+        for body, name in zip(bodies, _BODY_NAMES.get(n.op.name, ("body",)), strict=True):
             # what is outside this plan's graph is not outside a body's: its own inputs are its caller's to give
             inner = plan_graph(body, options.replace(allocate_inputs=True), unallocated=frozenset(body.inputs[own:]))
-            most = max(most, inner.total_size)
-    return most
+            here = f"{path}{n.label}/{name}"
+            yield BodyPlan(n.id, here, depth, inner)
+            for nested in body_plans(body, options, here + "/", depth + 1):
+                yield dataclasses.replace(nested, owner=n.id)
+
+
+def _body_scratch(graph: Graph, options: PlanOptions) -> int:
+    """Largest arena of a control-flow body (of ``If``, the larger branch), those within it included."""
+    if not any(n.op.bodies() for n in graph.nodes):
+        return 0
+    return max((b.plan.total_size for b in body_plans(graph, options) if b.depth == 0), default=0)
 
 
 Planner = Callable[[Graph, PlanOptions], MemoryPlan]

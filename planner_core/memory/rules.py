@@ -182,15 +182,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def live_state(graph: Graph, options: PlanOptions, names: frozenset[str] | None = None) -> tuple[LiveState, LiveRanges]:
-    """Base ranges with the rules applied in order (``names``: only those)."""
+def live_state(graph: Graph, options: PlanOptions, without: frozenset[str] = frozenset()) -> tuple[LiveState, LiveRanges]:
+    """Base ranges with the rules applied in order, but those named in ``without``."""
     elided = np.zeros(len(graph), dtype=bool)
     elided[elided_transposes(graph, options)] = True
     birth, death = base_ranges(graph, elided)
     last_read = death.copy()
     state = LiveState(graph, options, facts_of(graph), elided, birth, death, len(graph))
     for k, rule in enumerate(RULES):
-        if names is None or rule.name in names:
+        if rule.name not in without:
             state.rule = k
             rule.apply(state)
     return state, LiveRanges(state.birth, state.death, last_read, state.table())

@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from planner_core.options import options_of
-from rlx_viz.cli.arguments import Dims, Model, Redact, Sets, Shapes, TargetOption, UsageError, command_text, load, pairs, write
+from rlx_viz.cli.arguments import (
+    Dims,
+    Model,
+    Redact,
+    Sets,
+    Shapes,
+    TargetOption,
+    UsageError,
+    command_text,
+    load,
+    pairs,
+    write,
+)
 from rlx_viz.cli.text import decisions_text, summary_text
 from runtime.compile import GROUPS, CompileOptions
 from runtime.precision import PrecisionPolicy

@@ -19,14 +19,18 @@ def summary_text(doc: Any) -> str:
         return f"  {name:<14}{(about if name == 'saved' else least) + bytes_text(value):>14}  {value:>16,} B{'  ' + note if note else ''}"
 
     saved = f"{100 * h['saved'] / h['naive']:.1f}% of naive" if h["naive"] else ""
-    gap = "reached: no plan of these live ranges is smaller" if h["optimal"] else (
-        f"arena is {100 * (h['arena'] / h['lower_bound'] - 1):.2f}% above" if h["lower_bound"] else "")
+    claims = meta.get("claims", {})
+    floor = int(claims.get("order_bytes", 0))
     out = [f"{meta['model']['name']}: {_nodes_text(doc)}, model {meta['model']['hash'][:12]}",
            line("to allocate", h["allocate"], "= weights + activations + scratch + padding"),
            line("weights", h["weights"]), line("activations", h["activations"], "live at once, at most"),
            line("scratch", h["scratch"]), line("padding", h["padding"], "alignment, guards, gaps"),
            line("arena", h["arena"]), line("naive", h["naive"], "arena with nothing reused"),
-           line("saved", h["saved"], saved), line("lower bound", h["lower_bound"], gap),
+           line("saved", h["saved"], saved),
+           line("lower bound", h["lower_bound"], claims.get("optimal", "")),
+           *([line("order floor", floor, claims["order"])] if floor else []),
+           *[f"  held up: {held['text']}{_off_text(held['options'])}" for held in claims.get("holders", [])],
+           *[f"  {body['text']}" for body in claims.get("bodies", [])],
            f"  peak at step {h['peak_step']}: {bytes_text(h['peak_bytes'])} live"]
     if h["unknown"]:
         out.append(f"  {h['unknown']} tensors of a size unknown before the run: totals are lower limits")
@@ -38,6 +42,12 @@ def summary_text(doc: Any) -> str:
     if changed:
         out.append("  changed: " + ", ".join(f"{o['name']}={str(o['value']).lower()}" for o in changed))
     return "\n".join(out)
+
+
+def _off_text(options: dict[str, Any]) -> str:
+    """How to try it on the command line: `` (--set pin_output_ancestors=false)``."""
+    words = " ".join(f"--set {k}={str(v).lower()}" for k, v in options.items())
+    return f" ({words})" if words else ""
 
 
 def _nodes_text(doc: Any) -> str:

@@ -110,10 +110,22 @@ def _facts(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield label, f"{about if key == 'saved' else least}{bytes_text(count)} ({count:,} B)"
     if "peak_step" in headline:
         yield "Peak step", str(headline["peak_step"])
+    yield from claim_rows(meta)
     if unknown:
         yield "Tensors of unknown size", str(unknown)
     for op, count in sorted(meta.get("unsupported", {}).items()):
         yield "Opaque op", f"{op} × {count}"
+
+
+def claim_rows(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, sentence) of each thing that a headline says beside its numbers."""
+    claims = meta.get("claims", {})
+    for key, label in (("optimal", "Optimal?"), ("order", "Order")):
+        if claims.get(key):
+            yield label, claims[key]
+    for key, label in (("holders", "Held up by"), ("bodies", "Control flow")):
+        for row in claims.get(key, []):
+            yield label, row["text"]
 
 
 def _footer(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from rlx_viz.columns import exact_int
 from rlx_viz.snapshot_tables.graphs import node_bytes
 from runtime.compile import Compilation
 
-__all__ = ["counters", "estimates"]
+__all__ = ["counters", "estimates", "working_nodes"]
 
 MOST_ESTIMATED = 20_000
 """Source nodes above which no time is estimated: it would take longer than the rest of the document."""
@@ -24,7 +24,7 @@ _DEVICES = {"cpu": "cpu", "cuda": "a100"}
 
 def counters(c: Compilation) -> dict[str, Any]:
     """Dispatches of the source, the list before passes and the list that runs; intermediate bytes written in a run."""
-    source, fused = _work(c.source), _work(c.legal)
+    source, fused = working_nodes(c.source), working_nodes(c.legal)
     return {
         "dispatches_source": c.commands_before.dispatches + c.fusion_log.dispatches_saved,
         "dispatches_before": c.commands_before.dispatches,
@@ -34,7 +34,7 @@ def counters(c: Compilation) -> dict[str, Any]:
     }
 
 
-def _work(graph: Graph) -> np.ndarray[Any, Any]:
+def working_nodes(graph: Graph) -> np.ndarray[Any, Any]:
     """Nodes that are computed in every run: no view, no boundary, nothing made of params and constants alone."""
     facts = facts_of(graph)
     static = np.asarray(static_mask(graph), dtype=bool)

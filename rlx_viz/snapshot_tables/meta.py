@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Graph
-from planner_core.memory import RULES, SPACES, facts_of, headline
+from planner_core.memory import RULES, SPACES, headline
 from planner_core.memory.facts import DTYPES
 from planner_core.options import options_of
 from rlx_viz.columns import exact_int
+from rlx_viz.snapshot_tables.claims import claims_of, opaque_ops
 from rlx_viz.snapshot_tables.names import Names
 from rlx_viz.snapshot_tables.tensors import KINDS, classes_of
 from rlx_viz.version import VERSION
@@ -57,10 +58,6 @@ def option_list(c: Compilation) -> list[dict[str, Any]]:
 
 def meta_of(c: Compilation, name: str, command: str, names: Names, families: list[str]) -> dict[str, Any]:
     graph, plan, redact = c.legal, c.plan, names.redact
-    unsupported: dict[str, int] = {}
-    for i in [i for i, op in enumerate(facts_of(graph).op_names) if op == "Custom"]:
-        op = names.op(graph[i].op.detail)
-        unsupported[op] = unsupported.get(op, 0) + 1
     model_hash = c.source.content_hash
     options = option_list(c)
     changed = [f"{o['name']}={str(o['value']).lower()}" for o in options if o["changed"]]
@@ -70,6 +67,7 @@ def meta_of(c: Compilation, name: str, command: str, names: Names, families: lis
                   "inputs": _tensor_rows(graph, graph.inputs, [graph[i].name for i in graph.inputs], names),
                   "outputs": _tensor_rows(graph, graph.outputs, graph.output_names, names)},
         "headline": head_of(c, names),
+        "claims": claims_of(plan, graph, names),
         "target": c.options.target.value,
         "classes": classes_of(c),
         "kinds": list(KINDS),
@@ -79,7 +77,7 @@ def meta_of(c: Compilation, name: str, command: str, names: Names, families: lis
         "families": families,
         "options": options,
         "presets": [dict(p) for p in PRESETS],
-        "unsupported": dict(sorted(unsupported.items())),
+        "unsupported": dict(sorted(opaque_ops(graph, names).items())),
         "notes": [f"Importer's notes withheld (they name tensors and dims): {len(c.source.notes)}"]
         if redact and c.source.notes else list(c.source.notes),
         "footer": {"model_hash": model_hash, "version": VERSION,

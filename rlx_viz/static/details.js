@@ -68,6 +68,29 @@ export function reasonsOf(snap, row) {
   }));
 }
 
+/**
+ * Bodies that a control-flow node runs, each with its tensors that own bytes, largest first.
+ * @param {import("./data.js").Snapshot} snap @param {number} row
+ * @returns {{text: string, rows: {name: string, op: string, shape: string, birth: number, death: number, size: number}[]}[]}
+ */
+function bodiesOf(snap, row) {
+  const table = snap.table("body_tensors");
+  const bodies = (snap.meta.claims?.bodies ?? []).map((/** @type {any} */ body, /** @type {number} */ at) => ({ ...body, at }))
+    .filter((/** @type {any} */ body) => body.owner === row);
+  return bodies.map((/** @type {any} */ body) => {
+    /** @type {{name: string, op: string, shape: string, birth: number, death: number, size: number}[]} */
+    const rows = [];
+    const c = table?.columns;
+    for (let i = 0; c && i < table.rows; i += 1) {
+      if (c.body[i] === body.at && c.root[i] === i && c.size[i] > 0) {
+        rows.push({ name: snap.string(c.name[i]), op: snap.string(c.op[i]), shape: snap.string(c.shape[i]), birth: c.birth[i], death: c.death[i], size: c.size[i] });
+      }
+    }
+    rows.sort((a, b) => b.size - a.size);
+    return { text: /** @type {string} */ (body.text), rows };
+  });
+}
+
 /** An option's value out of text: "true", "12", "first_fit". @param {string} text @returns {unknown} */
 function plainValue(text) {
   if (/^(true|false)$/i.test(text)) return text.toLowerCase() === "true";
@@ -157,6 +180,7 @@ export class DetailsView {
       el("h3", {}, "Why it lives"),
       el("ul", { class: "rlx-why" }, ...this.lifeLines(snap, row), ...why, ...this.freeingLines(snap, row)),
       ...this.placeLines(snap, row),
+      ...this.bodyLines(snap, row),
       ...this.verdictLines(snap, row),
       ...this.sourceLines(snap, row),
       ...this.links(snap, "Views", Array.from(snap.viewRows.of(row))),
@@ -169,6 +193,7 @@ export class DetailsView {
       ...factsOf(snap, row).map(([name, value]) => `${name}: ${value}`),
       ...this.whyTexts(snap, row),
       ...reasons.map((r) => `kept alive by ${r.rule.name} (${r.old} → ${r.now}) because of ${snap.text("name", r.cause)}: ${r.rule.doc}`),
+      ...bodiesOf(snap, row).flatMap((body) => [body.text, ...body.rows.map((one) => `  ${one.name}  ${one.op}  ${one.shape}  live ${one.birth} to ${one.death}  ${one.size} B`)]),
       `made from: ${names(snap.producers(row))}`,
       `read by: ${names(snap.consumers(row))}`,
     ].join("\n");
@@ -206,6 +231,15 @@ export class DetailsView {
     if (!blocked) return [];
     return [el("h3", {}, "Why not lower"), el("div", { class: "rlx-hint", "data-fact": "blocked" }, blocked.text),
       ...(blocked.on.length ? [el("ul", { class: "rlx-links" }, ...blocked.on.map((one) => el("li", {}, el("span", { class: "rlx-count" }, "rests on\u00a0"), this.link(snap, one))))] : [])];
+  }
+
+  /** What runs inside an If, Loop or Scan. @param {import("./data.js").Snapshot} snap @param {number} row */
+  bodyLines(snap, row) {
+    return bodiesOf(snap, row).flatMap((body) => [
+      el("h3", { "data-fact": "body" }, "Inside"), el("p", { class: "rlx-hint" }, body.text),
+      el("ul", { class: "rlx-why rlx-body" }, ...body.rows.slice(0, LINKS).map((one) => el("li", {}, el("b", {}, formatBytes(one.size)), ` ${one.op} ${one.name} `,
+        el("span", { class: "rlx-count" }, `steps ${formatCount(one.birth)} to ${formatCount(one.death)} of the body`))),
+      body.rows.length > LINKS ? el("li", { class: "rlx-count" }, `… ${formatCount(body.rows.length - LINKS)} more in the text view`) : null)]);
   }
 
   /** @param {import("./data.js").Snapshot} snap @param {number} row */

@@ -70,7 +70,7 @@ export class SummaryView {
         [snap.n ? `step ${formatCount(head.peak_step ?? 0)}` : "no steps", gaps ? ` · gaps ${formatShare(gaps.bytes, gaps.top)}` : ""].join(""),
         top === undefined ? undefined : () => this.goToPeak(head.peak_step, top)),
       fact("lower_bound", "Lower bound", `${least}${formatBytes(bound)}`,
-        least ? "sizes unknown" : gap === 0n ? "reached: optimal" : `${head.optimal ? "optimal, " : "arena is "}${aboveText(gap, bound)}`),
+        least ? "sizes unknown" : gap === 0n ? "reached" : `${head.optimal ? "proved, " : "arena is "}${aboveText(gap, bound)}`),
       ...this.workFacts(snap));
 
     const lines = [];
@@ -84,7 +84,9 @@ export class SummaryView {
     }
     const notes = snap.meta.notes ?? [];
     if (notes.length) lines.push(note("info", `${formatCount(notes.length)} note${notes.length === 1 ? "" : "s"}`, notes));
-    const remarks = el("div", { class: "rlx-remarks" }, ...lines);
+    const claims = claimsOf(snap);
+    const remarks = el("div", { class: "rlx-remarks" }, ...(claims.length ? [el("ul", { class: "rlx-claims", "aria-label": "What the numbers stand on" },
+      ...claims.map((one) => el("li", { class: one.kind === "holder" ? "rlx-held" : null, "data-claim": one.kind, title: one.title }, one.text)))] : []), ...lines);
 
     this.content.classList.toggle("rlx-many", facts.children.length > 5);
     this.content.replaceChildren(main, stack, facts, remarks);
@@ -95,7 +97,8 @@ export class SummaryView {
       `naive (nothing reused) ${least}${formatExact(naive)}`,
       `saved ${about}${formatExact(head.saved)} (${formatShare(toBig(head.saved), naive)})`,
       `peak ${least}${formatExact(head.peak_bytes)} at step ${head.peak_step}`,
-      `lower bound ${least}${formatExact(bound)}, gap ${about}${formatExact(gap)}${head.optimal && !least ? ", optimal" : ""}`,
+      `lower bound ${least}${formatExact(bound)}, gap ${about}${formatExact(gap)}`,
+      ...claims.map((one) => `${one.kind}: ${one.text}`),
       ...(gaps ? [`fragmentation at the peak ${formatExact(gaps.bytes)} of ${formatExact(gaps.top)} (${formatShare(gaps.bytes, gaps.top)})`] : []),
       ...workTexts(snap),
       ...(before ? [`against the baseline: allocate ${total - toBig(before.allocate)} B, arena ${arena - toBig(before.arena)} B`] : []),
@@ -134,6 +137,19 @@ export class SummaryView {
   close() {
     this.stop();
   }
+}
+
+/**
+ * The sentences beside the numbers: conditions of the bound, the order's floor, what holds the arena up, bodies.
+ * @param {import("./data.js").Snapshot} snap @returns {{kind: string, text: string, title: string}[]}
+ */
+function claimsOf(snap) {
+  const { optimal = "", order = "", holders = [], bodies = [] } = snap.meta.claims ?? {};
+  return [
+    ...holders.map((/** @type {any} */ one) => ({ kind: "holder", text: one.text, title: one.doc })),
+    { kind: "optimal", text: optimal, title: "" }, { kind: "order", text: order, title: "" },
+    ...bodies.map((/** @type {any} */ one) => ({ kind: "body", text: one.text, title: "" })),
+  ].filter((one) => one.text);
 }
 
 /** @param {bigint} gap @param {bigint} bound */
