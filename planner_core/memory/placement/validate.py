@@ -5,13 +5,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from planner_core.errors import PlanError
 from planner_core.memory.problem import I64, MOST_BYTES, Offsets, Problem
 
-__all__ = ["complaints", "meeting_rows", "require_valid"]
+__all__ = ["Overlap", "complaints", "meeting_rows", "overlaps", "require_valid"]
+
+MOST_OVERLAPS = 1000
+
+
+class Overlap(NamedTuple):
+    """Two buffers that are live together on the same bytes, ``a < b`` in the problem's order."""
+
+    a: int
+    b: int
+    first_step: int
+    """First common step."""
+    last_step: int
+    """Last common step (inclusive)."""
+    start: int
+    """First common byte."""
+    end: int
+    """One past the last common byte."""
 
 
 def meeting_rows(start: I64, end: I64, birth: I64, death: I64) -> set[tuple[int, int]]:
@@ -93,6 +112,26 @@ def _below(left: I64, right: I64, covered: npt.NDArray[np.bool_]) -> tuple[I64, 
             rows.append(row[part])
     empty = np.zeros(0, dtype=np.int64)
     return (np.concatenate(nodes), np.concatenate(rows)) if nodes else (empty, empty)
+
+
+def overlaps(problem: Problem, offsets: Offsets, most: int = MOST_OVERLAPS) -> list[Overlap]:
+    """Name every pair of buffers that share bytes at a common step, guards counted, in the problem's order; the
+    first ``most`` of them. Near-linear where there is none, else O(K) a buffer."""
+    end = offsets + problem.size + problem.guard
+    if not meeting_rows(offsets, end, problem.birth, problem.death):
+        return []
+    found: list[Overlap] = []
+    holds = end > offsets
+    for i in np.flatnonzero(holds).tolist():
+        rest = slice(i + 1, None)
+        hit = holds[rest] & (offsets[rest] < end[i]) & (offsets[i] < end[rest])
+        hit &= (problem.birth[rest] <= problem.death[i]) & (problem.birth[i] <= problem.death[rest])
+        for j in (np.flatnonzero(hit) + i + 1).tolist():
+            found.append(Overlap(i, j, int(max(problem.birth[i], problem.birth[j])), int(min(problem.death[i], problem.death[j])),
+                                 int(max(offsets[i], offsets[j])), int(min(end[i], end[j]))))
+            if len(found) == most:
+                return found
+    return found
 
 
 def complaints(problem: Problem, offsets: Offsets) -> list[str]:
