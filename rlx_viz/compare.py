@@ -1,28 +1,36 @@
 """Owns ``compare``: two plans side by side - two option sets, two models, or ours and another tool's offsets (CSV).
 
 Tensors of one source graph are matched by the source node whose value they hold, so through any fusion; others by
-name, then source, then structural hash (``planner_core.memory.match_nodes``). What has no match is listed. The document of a comparison is B's with the table ``match``: ``other``, the row of A, and ``change``.
+name, then source, then structural hash (``planner_core.memory.match_nodes``). What has no match is listed. The document
+of a comparison is B's with the table ``match`` (``other``, the row of A, and ``change``) and the verdict in its ``meta``.
+
+``verdict.py`` owns the sentence; ``foreign/`` owns another tool's plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from planner_core.memory import match_nodes
-from rlx_viz.columns import Column, ColumnDocument
+from rlx_viz.columns import Column, ColumnDocument, exact_int
+from rlx_viz.sides import compiled_sides, foreign_sides
 from rlx_viz.snapshot import snapshot
 from rlx_viz.snapshot_tables.tensors import NONE
+from rlx_viz.verdict import Verdict, judge
 from runtime.compile import Compilation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CHANGES", "Comparison", "compare", "compare_documents", "comparing"]
+    from rlx_viz.foreign import ForeignPlan
+
+__all__ = ["CHANGES", "Comparison", "compare", "compare_documents", "compare_foreign", "comparing"]
 
 CHANGES = ("same", "moved", "resized", "new", "lifetime")
 """``match.change`` by code; a tensor of A without a match is "gone"."""
@@ -31,16 +39,41 @@ SAME, MOVED, RESIZED, NEW, LIFETIME = range(5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Two documents and which tensor of B is which of A: ``other[row of B]`` is A's row or ``NONE``."""
+    """Two documents, the verdict, and which tensor of B is which of A: ``other[row of B]`` is A's row or ``NONE``.
+
+    ``a_head``: A's headline in the terms that both sides have, for another tool's plan; else its own.
+    """
 
     a: ColumnDocument
     b: ColumnDocument
     other: Column
     change: Column
+    verdict: Verdict
+    a_head: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n<Comparison: {self._counts()}; .to_frame() lists them, .verdict has the numbers>"
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{escape(n)}</li>" for n in self.notes)
+        return (f"<div><p><b>{escape(str(self.verdict))}</b></p><p>{escape(self._counts())}; <code>.to_frame()</code> lists "
+                f"them.</p>{f'<ul>{notes}</ul>' if notes else ''}</div>")
+
+    def _counts(self) -> str:
+        codes = np.bincount(self.change, minlength=len(CHANGES)).tolist()
+        return ", ".join(f"{n:,} {name}" for name, n in [*zip(CHANGES, codes, strict=True), ("gone", len(self.only_a))] if n) or "no tensors"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes of the verdict, then of another tool's plan: what was left out, laid over, listed."""
+        return (*self.verdict.notes, *self.b.meta.get("notes", [])) if self.b.meta.get("foreign") else self.verdict.notes
 
     def document(self) -> ColumnDocument:
-        """B with the table ``match``, for a picture that shows A."""
-        return ColumnDocument(self.b.meta, self.b.strings, {**self.b.tables, "match": {"other": self.other, "change": self.change}})
+        """B with the table ``match`` and the verdict, for a picture that shows A."""
+        verdict = {"sentence": str(self.verdict), "notes": list(self.notes),
+                   "headline": {k: [exact_int(x), exact_int(y)] for k, (x, y, _) in self.headline.items()}}
+        return ColumnDocument({**self.b.meta, "verdict": verdict}, self.b.strings,
+                              {**self.b.tables, "match": {"other": self.other, "change": self.change}})
 
     @property
     def only_a(self) -> list[str]:
@@ -63,8 +96,8 @@ class Comparison:
 
     @property
     def headline(self) -> dict[str, tuple[int, int, int]]:
-        """Bytes of A, of B, and B - A."""
-        old, new = self.a.meta["headline"], self.b.meta["headline"]
+        """Bytes of A, of B, and B - A, in terms that both have."""
+        old, new = self.a_head, self.b.meta["headline"]
         keys = [k for k in ("allocate", "arena", "weights", "activations", "scratch", "padding", "naive", "lower_bound", "peak_bytes")
                 if k in old and k in new]
         return {k: (int(old[k]), int(new[k]), int(new[k]) - int(old[k])) for k in keys}
@@ -109,17 +142,17 @@ class Comparison:
         return "; ".join(out)
 
 
-def compare(a: Any, b: Any, *, redact: bool = False) -> Comparison:
+def compare(a: Any, b: Any, *, redact: bool = False, name: str = "") -> Comparison:
     """Compare two plans. ``a``: a compilation or what ``rlx_viz.compile`` takes. ``b``: the same; a dict of options for
-    ``a``'s graph; or another tool's offsets for it: a path of a ``.csv`` or a frame with the columns ``id`` or ``name``,
-    ``offset``, ``size`` and, where known, ``lower`` and ``upper`` (first step, and one past the last).
+    ``a``'s graph; or another tool's offsets for it: a ``ForeignPlan``, a path of a ``.csv`` or a frame with the columns
+    ``id`` or ``name``, ``offset``, ``size`` and, where known, ``lower`` and ``upper`` (first step, and one past the last).
 
-    ``RlxError`` for a file that can't be read, an option that doesn't exist, a table without those columns.
+    ``name`` is shown for ``a``. ``RlxError`` for a file that can't be read, an option that doesn't exist, a table without those columns, an invalid plan.
     """
     import rlx_viz
 
     one = rlx_viz.compile(a)
-    name = Path(a).name if isinstance(a, (str, Path)) else ""
+    name = name or (Path(a).name if isinstance(a, (str, Path)) else "")
     return comparing(one, b, redact)(snapshot(one, name=name, redact=redact), one)
 
 
@@ -127,17 +160,11 @@ def comparing(a: Compilation, b: Any, redact: bool = False) -> Callable[[ColumnD
     """What compares a document, and the compilation that it shows, with ``b`` (read once); ``a`` is what options in
     ``b`` are over, and whose target a model in ``b`` is compiled for."""
     import rlx_viz
+    from rlx_viz.foreign import ForeignPlan, read_foreign
 
-    if _is_table(b):
-        from rlx_viz.foreign import foreign_document, read_table
-
-        table = read_table(b)
-
-        def with_table(first: ColumnDocument, one: Compilation) -> Comparison:
-            second, other = foreign_document(table, one, first, redact)
-            return Comparison(first, second, other, _changes(first, second, other, True))
-
-        return with_table
+    if isinstance(b, ForeignPlan) or _is_table(b):
+        plan = b if isinstance(b, ForeignPlan) else read_foreign(b)
+        return lambda first, one: compare_foreign(first, plan, one, redact)
     name = Path(b).name if isinstance(b, (str, Path)) else ""
     if isinstance(b, Mapping):
         two = a.with_options(**b)
@@ -152,7 +179,35 @@ def compare_documents(first: ColumnDocument, second: ColumnDocument, a: Compilat
     pairs = _pairs(a, b)
     other = np.full(len(b.legal), NONE, dtype=np.uint32)
     other[list(pairs.values())] = list(pairs)
-    return Comparison(first, second, other, _changes(first, second, other, a.legal is b.legal))
+    change = _changes(first, second, other, a.legal is b.legal)
+    verdict = judge(*compiled_sides(first, second, a, b), "to allocate", int((change == MOVED).sum()))
+    return Comparison(first, second, other, change, verdict, first.meta["headline"])
+
+
+def compare_foreign(first: ColumnDocument, plan: ForeignPlan, c: Compilation, redact: bool = False) -> Comparison:
+    """The comparison of a compilation's document with another allocator's plan of it, checked in full.
+
+    ``InvalidPlanError`` (a ``ForeignError``) where two buffers share bytes at a step, with both names, steps and bytes.
+    """
+    from rlx_viz.foreign import foreign_document, require_valid
+    from rlx_viz.foreign.matching import Order, match_plan
+
+    matched = match_plan(plan, c)
+    taken = matched.order is Order.TAKEN
+    if not taken:
+        require_valid(matched.own)  # in steps that its maker knows
+    require_valid(matched.plan, "The live ranges are ours, the table has none: add the columns lower and upper (half-open) to check "
+                  "it by its own." if taken else "")
+    shown, other, names = foreign_document(matched, c, first, redact)
+    label = "the table" if redact else plan.provenance
+    like = foreign_sides(first, c, matched, shown, names, label)
+    second = ColumnDocument({**shown.meta, "headline": like.b_head, "foreign": True}, shown.strings, shown.tables)
+    blind = shown.tables["tensors"]["space"] == shown.meta["spaces"].index("none")
+    own = matched.order is Order.OWN
+    change = _changes(first, second, other, True, lives=not own, blind=blind)
+    verdict = judge(like.a, like.b, like.compared, int((change == MOVED).sum()), same_steps=not own, caveat=like.caveat,
+                    notes=like.notes)
+    return Comparison(first, second, other, change, verdict, first.meta["headline"] | like.a_head)
 
 
 def _pairs(a: Compilation, b: Compilation) -> dict[int, int]:
@@ -169,8 +224,10 @@ def _is_table(b: Any) -> bool:
     return (isinstance(b, (str, Path)) and str(b).lower().endswith(".csv")) or hasattr(b, "itertuples")
 
 
-def _changes(first: ColumnDocument, second: ColumnDocument, other: Column, same_steps: bool) -> Column:
-    """Code of each row of B; lives are compared by their steps where both count the same ones, else by length."""
+def _changes(first: ColumnDocument, second: ColumnDocument, other: Column, same_steps: bool, *, lives: bool = True,
+             blind: Column | None = None) -> Column:
+    """Code of each row of B; ``lives`` are compared by their steps where both count the same ones, else by length. Of
+    ``blind`` rows of B no live range, so no region, is known."""
     a, b = first.tables["tensors"], second.tables["tensors"]
     has = other != NONE
     out = np.full(len(other), NEW, dtype=np.uint8)
@@ -181,8 +238,9 @@ def _changes(first: ColumnDocument, second: ColumnDocument, other: Column, same_
     if same_steps:
         moved_life |= old["birth"] != new["birth"]
     code = np.full(len(i), SAME, dtype=np.uint8)
-    code[moved_life] = LIFETIME
-    code[(old["offset"] != new["offset"]) | (old["space"] != new["space"])] = MOVED
+    known = np.ones(len(i), dtype=bool) if blind is None else ~blind[has]
+    code[moved_life & known & lives] = LIFETIME
+    code[(old["offset"] != new["offset"]) | ((old["space"] != new["space"]) & known)] = MOVED
     code[(old["size"] != new["size"]) | (old["guard"] != new["guard"])] = RESIZED
     out[has] = code
     return out

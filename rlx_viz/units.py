@@ -1,8 +1,13 @@
-"""Owns how bytes are written for people: binary units."""
+"""Owns how bytes and counts are written for people: binary units, nouns in the right number."""
 
 from __future__ import annotations
 
-__all__ = ["bytes_text"]
+__all__ = ["bytes_text", "count_text"]
+
+
+def count_text(n: int, noun: str) -> str:
+    """``1 row``, ``1,200 rows``: the noun takes an s."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def bytes_text(n: int) -> str:

@@ -18,6 +18,7 @@ from rlx_viz.explorer.fallback import embed
 from rlx_viz.explorer.history import History, Options
 from rlx_viz.explorer.live import Live, Picture
 from rlx_viz.explorer.worker import Worker
+from rlx_viz.foreign import ForeignError
 from rlx_viz.frames import tensors_frame
 from rlx_viz.inputs import fill_params, filled_inputs, require_memory
 from rlx_viz.snapshot import with_profile
@@ -211,7 +212,10 @@ class Explorer(anywidget.AnyWidget):
             self.header, self.buffer, self.error = header, buffer, ""
             self.selection = chosen
             self.rev += 1
-            self._compare_again()
+            try:
+                self._compare_again()
+            except ForeignError as failure:  # another tool's plan, no plan of this picture: there is none to compare with
+                self.error = f"{type(failure).__name__}: {failure}"
         self._start_whatifs()
 
     def run(self, inputs: Mapping[str, Array] | None = None, *, sanitize: bool = True, repeat: int = 5,

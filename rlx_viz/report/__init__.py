@@ -67,7 +67,7 @@ def render_html(doc: ColumnDocument, *, title: str, other: ColumnDocument | None
         style_hash=_csp_hash(style),
         payload=_payload(doc),
         other=_payload(other) if other is not None else "",
-        facts=list(_facts(doc.meta)),
+        facts=[*_facts(doc.meta), *_verdict(other)],
         notes=[str(note) for note in doc.meta.get("notes", [])],
         footer=list(_footer(doc.meta)),
     )
@@ -126,6 +126,11 @@ def claim_rows(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key, label in (("holders", "Held up by"), ("bodies", "Control flow")):
         for row in claims.get(key, []):
             yield label, row["text"]
+
+
+def _verdict(other: ColumnDocument | None) -> Iterator[tuple[str, str]]:
+    if other is not None and "verdict" in other.meta:
+        yield "Compared", str(other.meta["verdict"]["sentence"])
 
 
 def _footer(meta: dict[str, Any]) -> Iterator[tuple[str, str]]:

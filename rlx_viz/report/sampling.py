@@ -82,6 +82,8 @@ def render_capped(doc: ColumnDocument, *, title: str, other: ColumnDocument | No
             if len(html) <= limit:
                 return html
         note = "Left out for its size: the plan that this one is compared with. rlx-viz report --compare writes a page with both."
+        if "verdict" in other.meta:
+            note += f" {other.meta['verdict']['sentence']}"
         doc = ColumnDocument({**doc.meta, "notes": [note, *doc.meta.get("notes", [])]}, doc.strings, doc.tables)
     rows = doc.rows("tensors")
     # No document packs a tensor into less: a start near the answer saves rendering what can't fit.
