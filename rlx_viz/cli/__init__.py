@@ -1,4 +1,4 @@
-"""Owns the command line: ``rlx-viz plan | decisions | report | run | options | demo``, a module a family of commands."""
+"""Owns the command line: ``rlx-viz plan | compare | decisions | report | run | options | demo``, a module a family of commands."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import typer
 
 from planner_core.errors import RlxError
-from rlx_viz.cli import planning, reporting, running
+from rlx_viz.cli import comparing, planning, reporting, running
 from rlx_viz.cli.text import decisions_text, summary_text
 
 __all__ = ["decisions_text", "main", "summary_text"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="See where a model's memory goes, and prove what an option saves.")
-for command in (planning.plan, planning.decisions, reporting.report, running.run, planning.options, reporting.demo):
+for command in (planning.plan, comparing.compare, planning.decisions, reporting.report, running.run, planning.options, reporting.demo):
     app.command()(command)
 
 

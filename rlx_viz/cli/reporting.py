@@ -44,9 +44,11 @@ def report(
     doc = snapshot(
         compilation, name=Path(model).name, command=command_text("report", model, dim, shape, sets, target), redact=redact)
     doc = with_whatif(doc, compilation, whatif)
-    second = rlx_viz.compare(compilation, other, redact=redact).document() if other else None
-    path = write_report(doc, out, title=doc.meta["model"]["name"], other=second)
+    found = rlx_viz.compare(compilation, other, redact=redact, name=Path(model).name) if other else None
+    path = write_report(doc, out, title=doc.meta["model"]["name"], other=found.document() if found else None)
     typer.echo(summary_text(doc))
+    if found:
+        typer.echo("\n".join([f"  compared: {found.verdict}", *(f"  note: {n}" for n in found.notes)]))
     typer.echo(f"report: {path.resolve()} ({bytes_text(path.stat().st_size)})")
 
 
