@@ -222,11 +222,12 @@ export class CompareView extends ListView {
     /** Row of the table that was chosen last. */
     this.at = -1;
     this.list.element.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.step(event));
+    this.verdict = el("div", { class: "rlx-sentence" });
     this.heads = el("div", { class: "rlx-delta-head" });
     this.filters = el("div", { class: "rlx-filters" });
     this.blank = el("div", { class: "rlx-blank" });
     this.inner = el("div", { class: "rlx-compare" },
-      el("div", { class: "rlx-pair" }, ...this.plots.map((plot) => plot.element)),
+      this.verdict, el("div", { class: "rlx-pair" }, ...this.plots.map((plot) => plot.element)),
       el("div", { class: "rlx-deltas" }, this.heads, this.filters,
         el("div", { class: "rlx-list-head rlx-delta" }, ...["", "tensor", "bytes", "offset", "because"].map((text) => el("span", {}, text))), this.list.element));
     this.content.append(this.blank, this.inner);
@@ -264,6 +265,7 @@ export class CompareView extends ListView {
     this.deltas.sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta) || bytes(snap, b.row) + bytes(base, b.old) - bytes(snap, a.row) - bytes(base, a.old) || a.row - b.row);
     const changed = matching.counts.slice(1).reduce((sum, count) => sum + count, 0);
     this.note.textContent = `${formatCount(changed)} changed · ${formatCount(matching.counts[0])} same`;
+    this.fillVerdict(verdictOf(snap));
     this.fillHeads(base, snap);
     this.fillFilters(matching.counts);
     this.list.show(this.shown.length);
@@ -271,6 +273,14 @@ export class CompareView extends ListView {
 
   get shown() {
     return this.only < 0 ? this.deltas : this.deltas.filter((delta) => delta.change === this.only);
+  }
+
+  /** Python's sentence over its notes; none where both plans met in the page. @param {Verdict | null} verdict */
+  fillVerdict(verdict) {
+    this.verdict.hidden = !verdict;
+    const notes = verdict?.notes ?? [];
+    this.verdict.replaceChildren(el("div", {}, verdict?.sentence ?? ""), notes.length
+      ? el("details", {}, el("summary", {}, countOf(notes.length, "note")), el("ul", {}, ...notes.map((note) => el("li", {}, note)))) : "");
   }
 
   /** @param {import("./data.js").Snapshot} base @param {import("./data.js").Snapshot} snap */
@@ -370,6 +380,8 @@ export class CompareView extends ListView {
     if (!comparison) return "compare: no baseline";
     const { base, next: snap, matching } = comparison;
     const lines = [`compare: ${CHANGES.map((name, change) => `${name} ${matching.counts[change]}`).join(", ")}`];
+    const verdict = verdictOf(snap);
+    if (verdict) lines.push(verdict.sentence, ...verdict.notes.map((note) => `note: ${note}`));
     for (const [name, a, b] of headlineDeltas(base, snap)) lines.push(`${name}  ${a} → ${b}  ${b - a}`);
     for (const [name, a, b] of changedOptions(base, snap)) lines.push(`option ${name}: ${text(a)} → ${text(b)}`);
     for (const { old, row, change } of this.deltas.slice(0, TWIN_ROWS)) {
@@ -388,9 +400,17 @@ export class CompareView extends ListView {
   }
 }
 
-/** @param {import("./data.js").Snapshot} base @param {import("./data.js").Snapshot} snap @returns {[string, bigint, bigint][]} */
+/** @typedef {{sentence: string, notes: string[], headline: Record<string, [any, any]>}} Verdict */
+
+/** Verdict of a document that Python compared, the same sentence as there. @param {import("./data.js").Snapshot} snap @returns {Verdict | null} */
+function verdictOf(snap) {
+  return snap.meta.verdict ?? null;
+}
+
+/** Numbers of both plans, in the terms that both have. @param {import("./data.js").Snapshot} base @param {import("./data.js").Snapshot} snap @returns {[string, bigint, bigint][]} */
 export function headlineDeltas(base, snap) {
-  return Object.entries(HEADLINES).map(([key, name]) => [name, toBig(base.meta.headline?.[key]), toBig(snap.meta.headline?.[key])]);
+  const like = verdictOf(snap)?.headline;
+  return Object.entries(HEADLINES).map(([key, name]) => [name, toBig(like?.[key]?.[0] ?? base.meta.headline?.[key]), toBig(like?.[key]?.[1] ?? snap.meta.headline?.[key])]);
 }
 
 /** @param {bigint} bytes */

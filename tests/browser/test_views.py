@@ -296,11 +296,29 @@ def test_two_plans_share_axes_and_list_what_has_no_match(page: Page, tmp_path: P
     assert boxes[0]["height"] == boxes[1]["height"]
 
 
+def test_pythons_sentence_stands_over_both_arenas(page: Page, tmp_path: Path) -> None:
+    a = make_views_document(60)
+    b = compared(a, make_views_document(60, no_reuse=True))
+    verdict = {"sentence": "Ours is smaller by 5 B: <i>all</i> of it.", "notes": ["No guards.", "No scratch."], "headline": {"arena": [7, "12"]}}
+    open_pair(page, tmp_path, a, replace(b, meta={**b.meta, "verdict": verdict}))
+    expect(page.locator(".rlx-sentence")).to_contain_text("Ours is smaller by 5 B: <i>all</i> of it.")
+    expect(page.locator(".rlx-sentence summary")).to_have_text("2 notes")
+    page.locator(".rlx-sentence summary").click()
+    expect(page.locator(".rlx-sentence li").first).to_be_visible()
+    wait_twin(page, "compare", "Ours is smaller by 5 B: <i>all</i> of it.\nnote: No guards.\nnote: No scratch.\n")
+    assert "\narena  7 → 12  5\n" in twin(page, "compare"), "numbers in terms that both have"
+    sentence, pair = (page.locator(where).bounding_box() for where in (".rlx-sentence", ".rlx-pair"))
+    assert sentence is not None and pair is not None
+    assert sentence["y"] + sentence["height"] <= pair["y"] + 1
+    assert sentence["width"] == pytest.approx(pair["width"], abs=2)
+
+
 def test_a_plan_pinned_against_itself_is_the_same(open_report: OpenReport) -> None:
     page = open_report(make_views_document(100))
     page.keyboard.press("b")
     expect_state(page, "pinned", "this")
     wait_twin(page, "compare", "moved 0, resized 0, new 0, lifetime 0, gone 0")
+    expect(page.locator(".rlx-sentence")).to_be_hidden()
     page.keyboard.press("b")
     expect_state(page, "pinned", "")
     wait_twin(page, "compare", "no baseline")
