@@ -26,7 +26,7 @@ from rlx_viz.snapshot_tables.tensors import NONE
 from runtime.compile import Compilation, OptionRow
 
 __all__ = ["CHEAP_NODES", "SAVINGS_NODES", "Counterfactual", "Step", "Stopped", "Work",
-           "counterfactuals", "waterfall", "whatif_document", "with_whatif", "work_of"]
+           "counterfactuals", "step_labels", "waterfall", "whatif_document", "with_whatif", "work_of"]
 
 SAVINGS_NODES, CHEAP_NODES = 20_000, 1_000
 """Source nodes up to which a report carries the savings, and what each toggle would free: about two seconds of work
@@ -145,6 +145,11 @@ def waterfall(c: Compilation, stop: Stop = _never, order: Sequence[str] = ()) ->
     if scratch:
         out.append(Step("kernels' scratch", STEP, "", scratch))
     return [*out, Step("to allocate", END, "", c.allocate_bytes, *work_of(c))]
+
+
+def step_labels(c: Compilation) -> list[str]:
+    """The changes that a waterfall's ``order`` may name, in their usual order."""
+    return [change.label for change in _changes(c)]
 
 
 def _least(c: Compilation) -> PlanOptions:

@@ -28,6 +28,7 @@ State
 Requests
 - `request` ←, `done` →: `{"seq", ...}` with one of: `option` + `value`; `options` (object: several changes as one
   step); `preset` (a name out of `meta.presets`); `reset` (true: as it was opened); `undo`, `redo` (true);
+  `order` (labels of the savings' changes: work them out in that order);
   `pin` (true: this plan becomes the baseline, false: none). `done` becomes the `seq` of the last one that was dealt
   with; a request that a newer one overtook is dropped.
 - `run_request` ←: `{"seq", "sanitize", "repeat"}`; runs on the planned arena with random inputs.

@@ -23,7 +23,7 @@ from rlx_viz.frames import tensors_frame
 from rlx_viz.inputs import fill_params, filled_inputs, require_memory
 from rlx_viz.snapshot import with_profile
 from rlx_viz.static.joiner import front_end, stylesheet
-from rlx_viz.whatif import Stop, Stopped, counterfactuals, waterfall, whatif_document
+from rlx_viz.whatif import Stop, Stopped, counterfactuals, step_labels, waterfall, whatif_document
 from runtime.compile import Compilation
 from runtime.profile import Profile
 
@@ -86,6 +86,7 @@ class Explorer(anywidget.AnyWidget):
         header, buffer = first.document.pack()
         super().__init__(header=header, buffer=buffer, **traits)
         self._replan, self._other, self._whatif = replan, other, whatif
+        self._savings_order: tuple[str, ...] = ()
         self._picture = first
         self._start = {o["name"]: o["value"] for o in first.document.meta.get("options", [])}
         self._whole = {o["name"] for o in first.document.meta.get("options", []) if o.get("stage") == "compile"}
@@ -251,6 +252,13 @@ class Explorer(anywidget.AnyWidget):
         if sequence <= self._finished:
             return  # a newer one was dealt with already
         self.error = ""  # so that the same failure twice is news twice, and controls go back both times
+        if "order" in request:
+            try:
+                self.order_savings(list(request["order"]))
+            except RlxError as failure:
+                self.error = f"{type(failure).__name__}: {failure}"
+            self._dealt_with(sequence)
+            return
         if "pin" in request:
             self.pin() if request["pin"] else self.unpin()
             self._dealt_with(sequence)
@@ -425,13 +433,24 @@ class Explorer(anywidget.AnyWidget):
         if c is not None and self._whatif and len(c.source) <= MOST_BEHIND:
             self.work_out()
 
+    def order_savings(self, labels: Sequence[str] = ()) -> None:
+        """Tell the savings in another order: labels of the waterfall's changes, those left out behind in their usual
+        order; none: the usual order. `wait` waits for it. ``OptionError`` for a label that is no change of this plan."""
+        known = step_labels(self.compilation)
+        stray = [label for label in labels if label not in known]
+        if stray:
+            raise OptionError(f"no step {stray[0]!r} in these savings; wanted an order of {', '.join(known)}")
+        self._savings_order = tuple(labels)
+        self.work_out()
+
     def work_out(self) -> None:
         """Start working out savings and counterfactuals of the plan on screen; done by itself up to ``MOST_BEHIND``
         nodes. The waterfall comes first; `wait` waits for everything."""
-        c, rev = self.compilation, self.rev
+        c, rev, order = self.compilation, self.rev, self._savings_order
 
         def job(stop: Stop) -> ColumnDocument:
-            steps = waterfall(c, stop)
+            known = set(step_labels(c))
+            steps = waterfall(c, stop, [label for label in order if label in known])
             self._behind.report(lambda: None if stop() else self._whatifs_are(whatif_document(steps, None, {"rev": rev}), rev))
             return whatif_document(steps, list(counterfactuals(c, stop)), {"rev": rev})
 

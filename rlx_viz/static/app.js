@@ -34,7 +34,7 @@ const WIDE = 1280;
 
 /**
  * One change asked of the planner; see rlx_viz/explorer.
- * @typedef {{option: string, value: unknown} | {preset: string} | {reset: true} | {undo: true} | {redo: true} | {pin: boolean}} PlanRequest
+ * @typedef {{option: string, value: unknown} | {preset: string} | {reset: true} | {undo: true} | {redo: true} | {pin: boolean} | {order: string[]}} PlanRequest
  */
 
 /**
@@ -84,6 +84,7 @@ export function mount(place, api) {
     api.request?.(request);
   });
   const flip = send && ((/** @type {string} */ option, /** @type {unknown} */ value) => send({ option, value }));
+  const reorder = api.request && ((/** @type {string[]} */ labels) => api.request?.({ order: labels }));
   const pin = () => {
     const { state } = store;
     const base = state.base === state.snap ? null : state.snap;
@@ -98,7 +99,7 @@ export function mount(place, api) {
   const arena = new ArenaView(store, active);
   const fusion = new FusionView(store, active);
   const commands = new CommandsView(store, api.run);
-  const waterfall = new WaterfallView(store, flip, (name) => options.reveal(name));
+  const waterfall = new WaterfallView(store, flip, (name) => options.reveal(name), reorder);
   const compare = new CompareView(store, active, { pin });
   const caches = new CachesView(store);
   const views = { occupancy, gantt, arena, fusion, commands, waterfall, compare, caches };

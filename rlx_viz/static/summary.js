@@ -85,11 +85,12 @@ export class SummaryView {
     const notes = snap.meta.notes ?? [];
     if (notes.length) lines.push(note("info", `${formatCount(notes.length)} note${notes.length === 1 ? "" : "s"}`, notes));
     const claims = claimsOf(snap);
-    const remarks = el("div", { class: "rlx-remarks" }, ...(claims.length ? [el("ul", { class: "rlx-claims", "aria-label": "What the numbers stand on" },
-      ...claims.map((one) => el("li", { class: one.kind === "holder" ? "rlx-held" : null, "data-claim": one.kind, title: one.title }, one.text)))] : []), ...lines);
+    const remarks = el("div", { class: "rlx-remarks" }, ...lines);
+    const stands = el("ul", { class: "rlx-claims", hidden: claims.length ? null : true, "aria-label": "What the numbers stand on" },
+      ...claims.map((one) => el("li", { class: one.kind === "holder" ? "rlx-held" : null, "data-claim": one.kind, title: one.title || one.text }, one.text)));
 
     this.content.classList.toggle("rlx-many", facts.children.length > 5);
-    this.content.replaceChildren(main, stack, facts, remarks);
+    this.content.replaceChildren(main, stack, facts, remarks, stands);
     this.twin.textContent = [
       `allocate ${least}${formatBytes(total)} (${formatExact(total)})`,
       ...parts.map((part) => `  ${part.name} ${formatBytes(part.bytes)} (${formatExact(part.bytes)})`),

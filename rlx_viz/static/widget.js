@@ -50,7 +50,7 @@ function makeRequester(model) {
       open.delete(request.option);
       open.set(request.option, request.value);
       if (open.size > 1) message = { options: Object.fromEntries(open) };
-    } else if (!("pin" in request)) open.clear();
+    } else if (!("pin" in request) && !("order" in request)) open.clear();
     sequence = Math.max(sequence, last, model.get("done")) + 1;
     model.set("request", { ...message, seq: sequence });
     model.save_changes();

@@ -323,12 +323,12 @@ def test_a_run_that_fails_says_so_and_keeps_the_picture(mlp: Graph) -> None:
 
 
 def test_the_comparison_follows_the_picture() -> None:
-    e = opened(compare={"pin_output_ancestors": False})
+    e = opened(compare={"pin_output_ancestors": True})
     assert e.compare_rev == e.rev == 0
     other = ColumnDocument.unpack(e.compare_header, e.compare_buffer)
     assert other.rows("match") == other.rows("tensors")
     assert (other.tables["match"]["change"] > 0).any()
-    e.set_option("pin_output_ancestors", False)
+    e.set_option("pin_output_ancestors", True)
     assert e.compare_rev == e.rev == 1
     assert not ColumnDocument.unpack(e.compare_header, e.compare_buffer).tables["match"]["change"].any()
     assert e.comparison is not None and e.comparison.to_frame().empty

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,10 +11,12 @@ from hypothesis import strategies as st
 
 import rlx_viz
 from planner_core import zoo
+from planner_core.errors import OptionError
+from planner_core.fusion import RULES
 from planner_core.ir import Graph
 from planner_core.memory import plan_graph
 from rlx_viz import whatif
-from rlx_viz.whatif import START, STEP, Stopped, counterfactuals, waterfall, with_whatif
+from rlx_viz.whatif import START, STEP, Stopped, counterfactuals, step_labels, waterfall, with_whatif
 from runtime.compile import Compilation
 
 TOGGLES = ("pin_output_ancestors", "arena_no_reuse", "separate_weights", "fusion", "elementwise_region", "conv_bias_act",
@@ -33,6 +37,54 @@ def test_the_waterfall_sums_exactly(options: dict[str, bool], target: str, model
     known = {r.info.name for r in c.option_rows()}
     assert {s.option for s in steps} <= known | {""}
     assert {s.option for s in steps} >= {r for r in c.fusion_log.counts() if c.fusion_log.applied(r)}
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.randoms(use_true_random=False), st.sampled_from(["minilm", "hifigan"]))
+def test_any_order_sums_exactly(random: random.Random, model: str) -> None:
+    """The order moves bytes between changes; start, end and every column's sum stay."""
+    c = small(model, pin_output_ancestors=True)
+    usual, order = waterfall(c), step_labels(c)
+    random.shuffle(order)
+    told = waterfall(c, order=order)
+    for column in ("nbytes", "traffic", "dispatches"):
+        assert sum(getattr(s, column) for s in told[:-1]) == getattr(told[-1], column)
+    assert (told[0], told[-1]) == (usual[0], usual[-1])
+    shown = [s.label for s in told[1:-1] if s.label in order]
+    assert shown == [label for label in order if label in shown]
+
+
+def test_an_order_of_strangers_is_refused() -> None:
+    with pytest.raises(OptionError, match="no step 'resue' in this waterfall; wanted an order of views, reuse"):
+        waterfall(small(), order=["resue"])
+
+
+def test_fusion_is_told_what_it_saves_of_a_reused_arena() -> None:
+    """A U-Net's convolutions take their activation: traffic and dispatches go down, the arena does not (one-step peaks)."""
+    c = rlx_viz.compile(zoo.build("unet3d"))
+    plain = rlx_viz.compile(zoo.build("unet3d"), fusion=False)
+    assert abs(c.plan.arena_size - plain.plan.arena_size) < 4096
+    step = next(s for s in waterfall(c) if s.label == "conv_bias_act")
+    assert abs(step.nbytes) < 4096  # biases that need no constants of their own
+    relus = [n for n in c.source.nodes if n.op.name == "Binary" and n.op.kind == "max"]
+    muls = [n for n in c.source.nodes if n.op.name == "Binary" and n.op.kind == "mul"]
+    assert step.dispatches == -(len(relus) + len(muls))
+    assert step.traffic == -sum(n.shape.nbytes for n in (*relus, *muls))
+
+
+@pytest.mark.parametrize("target", ["cpu", "metal"])
+def test_alone_and_in_order_agree_on_a_single_change(target: str) -> None:
+    """With one fusion rule applied, told last, both ways say the same."""
+    c = small("minilm", target, **{r: r == "matmul_bias_act" for r in RULES})
+    told = next(s for s in waterfall(c, order=[x for x in step_labels(c) if x != "matmul_bias_act"]) if s.label == "matmul_bias_act")
+    alone = next(o for o in counterfactuals(c) if o.option == "matmul_bias_act")
+    assert (-alone.traffic_saved, -alone.dispatches_saved) == (-told.traffic, -told.dispatches)
+    assert told.nbytes == c.plan.arena_size + c.plan.weights_size - _total(c.with_options(matmul_bias_act=False))
+    assert alone.arena_saved == c.plan.arena_size - c.with_options(matmul_bias_act=False).plan.arena_size
+
+
+def _total(c: Compilation) -> int:
+    return c.plan.arena_size + c.plan.weights_size
 
 
 def test_the_start_is_the_source_with_nothing_shared() -> None:
