@@ -1,16 +1,15 @@
-"""Owns tables for analysis: pandas frames of a snapshot, and the JSON summary of the command line."""
+"""Owns tables for analysis: pandas frames of a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
 from planner_core.zoo import SweepRow
 from rlx_viz.columns import ColumnDocument
 
-__all__ = ["commands_frame", "decisions_frame", "summary_dict", "sweep_frame", "tensors_frame"]
+__all__ = ["commands_frame", "decisions_frame", "sweep_frame", "tensors_frame"]
 
 
 def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
@@ -75,53 +74,6 @@ def commands_frame(doc: ColumnDocument) -> pd.DataFrame:
         frame["us"] = doc.tables["profile"]["us"].astype("float64")
         frame["flops"] = doc.tables["profile"]["flops"].astype("int64")
     return frame
-
-
-def summary_dict(doc: ColumnDocument) -> dict[str, Any]:
-    """The headline numbers under stable names, with one entry a tensor; integers are exact."""
-    meta = doc.meta
-    head = {k: int(v) if isinstance(v, str) else v for k, v in meta["headline"].items()}
-    frame = tensors_frame(doc)
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return {
-        "model": meta["model"]["name"],
-        "model_hash": meta["model"]["hash"],
-        "nodes": meta["model"]["nodes"],
-        "tensors": rows,
-        "inputs": meta["model"]["inputs"],
-        "outputs": meta["model"]["outputs"],
-        "allocate_bytes": head["allocate"],
-        "weights_bytes": head["weights"],
-        "activations_bytes": head["activations"],
-        "scratch_bytes": head["scratch"],
-        "padding_bytes": head["padding"],
-        "arena_bytes": head["arena"],
-        "naive_bytes": head["naive"],
-        "saved_bytes": head["saved"],
-        "lower_bound_bytes": head["lower_bound"],
-        "peak_bytes": head["peak_bytes"],
-        "peak_step": head["peak_step"],
-        "optimal": head["optimal"],
-        **claims_dict(meta),
-        "unknown_tensors": head["unknown"],
-        "at_least": head["unknown"] > 0,
-        "unsupported_ops": meta["unsupported"],
-        "notes": meta["notes"],
-        "options": {o["name"]: o["value"] for o in meta["options"]},
-        "footer": meta["footer"],
-    }
-
-
-def claims_dict(meta: dict[str, Any]) -> dict[str, Any]:
-    """What the headline says beside its numbers: under which conditions the arena is optimal, what the order costs at
-    least, what holds the arena up, what runs inside control flow."""
-    claims = meta.get("claims", {})
-    rows = [[{k: int(v) if k in ("held", "arena_without", "bytes", "peak_bytes") else v for k, v in row.items()}
-             for row in claims.get(name, [])] for name in ("holders", "bodies")]
-    for row in rows[0]:
-        row["held_bytes"], row["arena_without_bytes"] = row.pop("held"), row.pop("arena_without")
-    return {"optimal_text": claims.get("optimal", ""), "order_floor_bytes": int(claims.get("order_bytes", 0)),
-            "order_floor_text": claims.get("order", ""), "holders": rows[0], "bodies": rows[1]}
 
 
 def sweep_frame(rows: Sequence[SweepRow]) -> pd.DataFrame:

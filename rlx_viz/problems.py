@@ -17,6 +17,7 @@ from planner_core.memory.placement.problem_csv import read_problem, write_proble
 from planner_core.memory.placement.solve import solve
 from rlx_viz.columns import Column, ColumnDocument, StringTable, Tables, exact_int
 from rlx_viz.figures.placement import fragmentation
+from rlx_viz.snapshot_tables.claims import optimal_text
 from rlx_viz.units import bytes_text
 from rlx_viz.version import VERSION
 
@@ -47,8 +48,7 @@ def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[s
     lines = [
         f"{name}: {len(problem)} buffers",
         f"  {'arena':<14}{bytes_text(s.arena_size):>14}  {s.arena_size:>16,} B{over}",
-        f"  {'lower bound':<14}{bytes_text(s.lower_bound):>14}  {s.lower_bound:>16,} B",
-        f"  {'optimal':<14}{s.optimal:>14}  {'no placement is smaller' if s.proven else 'unproven'}",
+        f"  {'lower bound':<14}{bytes_text(s.lower_bound):>14}  {s.lower_bound:>16,} B  {optimal_text(s.arena_size, s.lower_bound, s.proven)}",
         f"  {'fragmentation':<14}{100 * holes:>13.2f}%  of the arena lies free below a live buffer, on average",
         f"  placed by {s.strategy} in {s.seconds:.3f} s",
     ]
@@ -58,10 +58,10 @@ def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[s
 def plan_problem(path: str, options: Mapping[str, str]) -> tuple[str, str, str, bool]:
     """(summary, JSON, CSV with offsets, whether the arena is above the capacity) of a problem file. ``options``:
     placement (default ``auto``), capacity, seconds, seed, work. ``PlanError`` where it is proven that none fits."""
-    summary, problem, ids, s, too_large = _solved(path, options)
-    data = {"problem": Path(path).name, "buffers": len(problem), "strategy": s.strategy, "arena": s.arena_size,
-            "lower_bound": s.lower_bound, "proven": s.proven, "optimal": s.optimal,
-            "fragmentation": fragmentation(problem, s.offsets)}
+    from rlx_viz.summary import summary_dict
+
+    solved = summary, problem, ids, s, too_large = _solved(path, options)
+    data = summary_dict(_document(path, options, *solved[:4])) | {"fragmentation": fragmentation(problem, s.offsets)}
     return (summary, json.dumps(data, indent=1, ensure_ascii=False) + "\n",
             write_problem(problem, offsets=s.offsets, ids=ids), too_large)
 
@@ -72,6 +72,10 @@ def problem_document(path: str, options: Mapping[str, str]) -> tuple[ColumnDocum
     Steps are the file's; where they are far more than events, their ranks, and a note says so.
     """
     summary, problem, ids, s, _ = _solved(path, options)
+    return _document(path, options, summary, problem, ids, s), summary
+
+
+def _document(path: str, options: Mapping[str, str], summary: str, problem: Problem, ids: list[str], s: Solution) -> ColumnDocument:
     k, name = len(problem), Path(path).name
     birth, death, notes = problem.birth - min(0, int(problem.birth.min(initial=0))), problem.death, []
     death = death - min(0, int(problem.birth.min(initial=0)))
@@ -102,6 +106,7 @@ def problem_document(path: str, options: Mapping[str, str]) -> tuple[ColumnDocum
     head["saved"] = max(0, head["naive"] - head["arena"])
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     meta: dict[str, Any] = {
+        "kind": "problem", "placement": s.strategy, "claims": {"optimal": optimal_text(s.arena_size, s.lower_bound, s.proven)},
         "model": {"name": name, "hash": digest, "nodes": k, "inputs": [], "outputs": []},
         "headline": {n: exact_int(v) for n, v in head.items()} | {
             "peak_step": peak, "unknown": 0, "unknown_names": [], "optimal": s.proven},
@@ -115,4 +120,4 @@ def problem_document(path: str, options: Mapping[str, str]) -> tuple[ColumnDocum
         "tensors": tensors, "edges": {"src": nothing, "dst": nothing}, "occupancy": {"live": live, "buffers": live.copy()},
         "extensions": {"node": nothing, "rule": nothing.astype(np.uint8), "cause": nothing, "old": nothing, "new": nothing},
     }
-    return ColumnDocument(meta, strings.strings(), tables), summary
+    return ColumnDocument(meta, strings.strings(), tables)

@@ -193,7 +193,7 @@ def _build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ..
     if doubled:
         raise ImportModelError(f"{file.what}: input {doubled[0]!r} is declared twice; check the file with onnx.checker")
     bound = bind_inputs(file.what, inputs, dims, shapes)
-    graph = Graph(proto.name or file.file or "onnx")
+    graph = Graph(proto.name or "onnx")
     model = Model(file, bound.values, bound.shapes)
     builder = model.root = Builder(model, graph)
     for v in inputs:

@@ -284,8 +284,9 @@ class Graph:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 over the text form and the weights' bytes: equal graphs, equal hashes.
+        """SHA-256 over the text form and the weights' bytes: equal graphs, equal hashes, whatever file they came from.
 
+        File names and paths are kept in the nodes' ``source``, beside it: two copies of one file have one hash.
         Kept until a node is added, outputs change or a weight is replaced (not: written into in place).
         """
         from planner_core.ir.text import to_text
@@ -294,7 +295,7 @@ class Graph:
         kept = self._cache.get("hash")
         if kept is not None and kept[0] == (self.name, arrays):
             return str(kept[1])
-        h = hashlib.sha256(to_text(self).encode())
+        h = hashlib.sha256(to_text(self, files=False).encode())
         for name in sorted(self.weights):
             w = self.weights[name]
             h.update(f"{name}\0{w.dtype}{w.shape}\0".encode())

@@ -8,26 +8,38 @@ from typing import Any
 
 from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, Source
-from planner_core.ir.op import attributes_text, decode_op
+from planner_core.ir.op import attributes_text, decode_op, encode_op
 from planner_core.ir.shape import QUOTED, Shape
 
 __all__ = ["from_text", "to_text"]
 
 
-def to_text(graph: Graph) -> str:
-    """``%3 = MatMul(%0, %1) {} : f32[1, 8] "name" @ [...]`` lines between ``graph "…" {`` and ``}``."""
+def to_text(graph: Graph, *, files: bool = True) -> str:
+    """``%3 = MatMul(%0, %1) {} : f32[1, 8] "name" @ [...]`` lines between ``graph "…" {`` and ``}``.
+
+    ``files=False`` leaves out the names of files that nodes came from, in bodies too: the graph's content alone.
+    """
     lines = [f"graph {json.dumps(graph.name)} {{"]
     for n in graph.nodes:
         attrs = attributes_text(n.op)
+        if not files and n.op.bodies():
+            attrs = json.dumps(_without_files(encode_op(n.op)), separators=(", ", ": "))
         line = f"  %{n.id} = {n.op.name}({', '.join(f'%{i}' for i in n.inputs)})"
         line += f" {{{attrs}}} : {n.shape}" if attrs else f" : {n.shape}"
         if n.name:
             line += f" {json.dumps(n.name)}"
         if n.source:
-            line += " @ " + json.dumps([[s.file, s.node, s.scope, s.op] for s in n.source])
+            line += " @ " + json.dumps([[s.file if files else "", s.node, s.scope, s.op] for s in n.source])
         lines.append(line)
     outs = ", ".join(f"%{o} {json.dumps(name)}" for o, name in zip(graph.outputs, graph.output_names, strict=True))
     return "\n".join([*lines, f"  outputs {outs}".rstrip(), "}", ""])
+
+
+def _without_files(value: Any) -> Any:
+    """The same encoded value, with the file of each node's source blank."""
+    if isinstance(value, dict):
+        return {k: [["", *s[1:]] for s in v] if k == "source" else _without_files(v) for k, v in value.items()}
+    return [_without_files(v) for v in value] if isinstance(value, list) else value
 
 
 _HEAD = re.compile(r"\s*%(\d+) = (\w+)\(([^)]*)\)\s*")

@@ -43,8 +43,9 @@ def plan(
     Exit codes: 0 planned; 1 an error, also where no placement of a problem file can fit --set capacity=BYTES; 2 a wrong
     command line; 3 the best arena found is above that capacity, and is printed.
     """
-    from rlx_viz.frames import summary_dict, tensors_frame
+    from rlx_viz.frames import tensors_frame
     from rlx_viz.snapshot import snapshot
+    from rlx_viz.summary import summary_dict
 
     if as_json == as_csv == "-":
         raise UsageError("--json - and --csv - would mix on standard output; give one of them a file")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anywidget
 import traitlets
 
-from planner_core.errors import RlxError
+from planner_core.errors import OptionError, RlxError
 from planner_core.ir import Array
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.compare import Comparison

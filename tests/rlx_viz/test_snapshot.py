@@ -10,8 +10,9 @@ from planner_core.ir import UNKNOWN, Graph, Shape
 from planner_core.ir.ops import Custom
 from planner_core.memory import verify_plan
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.frames import summary_dict, tensors_frame
+from rlx_viz.frames import tensors_frame
 from rlx_viz.snapshot import snapshot
+from rlx_viz.summary import summary_dict
 from rlx_viz.units import bytes_text
 
 

@@ -308,3 +308,22 @@ def test_import_does_not_change_the_model_and_repeats_equal() -> None:
     assert proto.SerializeToString() == before
     assert first == second
     assert run_ort(proto, {"x": np.ones((2, 6, 5), np.float32)})[0].shape == first[first.outputs[0]].shape.sizes
+
+
+def test_two_copies_of_a_file_are_one_model(tmp_path: Path) -> None:
+    """The content hash ignores file names and paths, in bodies too; sources keep them."""
+    branch = [helper.make_graph([helper.make_node(op, ["x"], ["y"])], op, [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])])
+              for op in ("Neg", "Abs")]
+    node = helper.make_node("If", ["c"], ["z"], name="choice", then_branch=branch[0], else_branch=branch[1])
+    graph = helper.make_graph([node], "", [helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+                                           helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+                              [helper.make_tensor_value_info("z", TensorProto.FLOAT, [4])])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    (tmp_path / "sub").mkdir()
+    paths = [tmp_path / "a.onnx", tmp_path / "sub" / "b.onnx"]
+    for path in paths:
+        onnx.save(made, path)
+    one, two = (load_model(path) for path in paths)
+    assert one.content_hash == two.content_hash
+    assert {s.file for n in one.nodes for s in n.source} != {s.file for n in two.nodes for s in n.source}
+    assert one == two
