@@ -178,17 +178,20 @@ class CacheBase:
 
     # --- weights ----------------------------------------------------------------------------------
 
-    def _share_into(self, slot: int, target: CompiledGraph) -> int | None:
+    def _share_into(self, slot: int, target: CompiledGraph, equal: bool = False) -> int | None:
         """Let ``target`` stand on the donor's weights, or any other entry's: whose, or None (under the lock).
 
-        A source whose own params still miss data gives nothing.
+        A source whose own params still miss data gives nothing. ``equal``: the target has its data already, and a source
+        must hold the same bytes.
         """
-        if not sharing_enabled():
+        if not sharing_enabled() or (equal and target.executor.weight_buffer.missing):
             return None
         donor = [] if self._donor is None else [self._donor]
         for source in dict.fromkeys([*donor, *self._entries]):
             other = self._entries.get(source)
             if source == slot or other is None or other is target or other.executor.weight_buffer.missing:
+                continue
+            if equal and not target.same_weights(other):
                 continue
             before, owned = target.weight_buffer_id, target.own_weight_bytes
             if target.share_params_from(other):
@@ -196,6 +199,18 @@ class CacheBase:
                     self._left[before] = self._stats[slot].resident_bytes  # those that stand on it keep it alive
                 return source
         return None
+
+    def _one_copy(self, slot: int, made: CompiledGraph) -> CompiledGraph:
+        """An entry in the making whose graph brought its weights stands on an equal copy, if another entry has one."""
+        with self._lock:
+            self._share_into(slot, made, equal=True)
+        return made
+
+    def _log_share(self, slot: int, key: int, made: CompiledGraph) -> None:
+        """Write down that a new entry came in on another's weights, if it did."""
+        with self._lock:
+            if self._entries.get(slot) is made and self._stats[slot].shares:
+                self._log.add("share", key, slot, self.resident_bytes)
 
     def largest(self) -> Compilation:
         """The resident entry with the largest arena, with every stage. ``RunError`` if none has them: nothing is

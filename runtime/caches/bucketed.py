@@ -113,7 +113,7 @@ class BucketedCompileCache(CacheBase):
     def get_or_compile(self, key: int, build: Callable[[int], Graph],
                        options: CompileOptions | None = None) -> tuple[int, CompiledGraph] | None:
         """(upper, compiled) of the key's bucket; ``build(upper)`` runs only if it isn't resident. Weights that the graph
-        brings along are counted, and may evict others."""
+        brings along are counted, and may evict others; where another bucket holds the same bytes, it stands on those."""
         i = self.bucket_for(key)
         if i is None:
             return None
@@ -122,9 +122,12 @@ class BucketedCompileCache(CacheBase):
         def make() -> CompiledGraph:
             graph = build(upper)
             self._expect(i, weight_bytes_of(graph.weights))
-            return self._compile(graph, options)
+            made = self._one_copy(i, self._compile(graph, options))
+            if made.weight_bytes and not made.own_weight_bytes:
+                self._incoming[i] = 0, False
+            return made
 
-        return upper, self._get(i, key, make)
+        return upper, self._get(i, key, make, "share")
 
     def get_or_compile_hir(self, key: int, build: Callable[[int], HirModule],
                            options: CompileOptions | None = None) -> tuple[int, CompiledGraph] | None:
@@ -199,7 +202,9 @@ class BucketedCompileCache(CacheBase):
                     self._hit(i, key)
                     return found
         made, there = self._once(i, key, make)
-        if how and not there:
+        if how == "share" and not there:
+            self._log_share(i, key, made)
+        elif how and not there:
             with self._lock:
                 if self._entries.get(i) is made:
                     s = self._stats[i]

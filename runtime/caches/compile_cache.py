@@ -43,18 +43,25 @@ class CompileCache(CacheBase):
     # --- compiling --------------------------------------------------------------------------------
 
     def get_or_compile(self, key: int, build: Callable[[], Graph], options: CompileOptions | None = None) -> CompiledGraph:
-        """The entry of ``key``; ``build`` runs only if there is none, and at most once a resident key."""
+        """The entry of ``key``; ``build`` runs only if there is none, and at most once a resident key. Weights that the
+        graph brings along are another entry's where that one holds the same bytes."""
         found = self._entries.get(key)
         if found is not None:
             with self._lock:
                 if self._entries.get(key) is found:
                     self._hit(key, key)
                     return found
-        return self._once(key, key, lambda: self.session.compile(build(), options))[0]
+        return self._one(key, lambda: self.session.compile(build(), options))
 
     def get_or_compile_hir(self, key: int, build: Callable[[], HirModule], options: CompileOptions | None = None) -> CompiledGraph:
         """``get_or_compile`` of a high-level module, bound by itself or by ``options.dims``."""
-        return self._once(key, key, lambda: self.session.compile_hir(build(), options))[0]
+        return self._one(key, lambda: self.session.compile_hir(build(), options))
+
+    def _one(self, key: int, make: Callable[[], CompiledGraph]) -> CompiledGraph:
+        made, there = self._once(key, key, lambda: self._one_copy(key, make()))
+        if not there:
+            self._log_share(key, key, made)
+        return made
 
     def ensure_with_params(self, key: int, graph: Graph, params: Mapping[str, Array],
                            options: CompileOptions | None = None) -> CompiledGraph:

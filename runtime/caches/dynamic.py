@@ -25,7 +25,8 @@ Build = Callable[[], HirModule | Graph]
 
 
 class DynamicDimCompileCache(CacheBase):
-    """Specialisations by key, first in, first out at ``capacity``. One template: the module after fusion, symbols open.
+    """Specialisations by key, first in, first out at ``capacity``. One template: the module after fusion, symbols open;
+    one copy of the weights that it brings.
 
     Safe for threads. ``ValueError`` for a capacity below 1.
     """
@@ -111,7 +112,9 @@ class DynamicDimCompileCache(CacheBase):
 
         with self._lock:
             self._same_binding(key, binding)
-        made, _ = self._once(key, key, make)
+        made, there = self._once(key, key, lambda: self._one_copy(key, make()))
+        if not there:
+            self._log_share(key, key, made)
         with self._lock:
             if self._entries.get(key) is made:
                 self._same_binding(key, binding)  # another thread may have made it meanwhile
