@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["FusionError", "GraphError", "ImportModelError", "MissingExtraError", "OptionError", "PlanError", "RlxError",
-           "UnboundDimError"]
+__all__ = ["FusionError", "GraphError", "ImportModelError", "MissingExtraError", "OpenDimError", "OptionError", "PlanError",
+           "RlxError", "UnboundDimError"]
 
 
 class RlxError(Exception):
@@ -24,6 +24,10 @@ class MissingExtraError(RlxError, ImportError):
 
 class ImportModelError(RlxError, ValueError):
     """A model file that can't be read or turned into a graph."""
+
+
+class OpenDimError(ImportModelError):
+    """A dim that can't stay without a value through the nodes of a model."""
 
 
 class PlanError(RlxError, ValueError):

@@ -20,16 +20,17 @@ def import_onnx(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    keep: Sequence[str] = (),
 ) -> Graph:
-    """The graph of an ONNX model, with shape arithmetic folded and every input dim bound.
+    """The graph of an ONNX model, with shape arithmetic folded and every input dim bound, but for the symbols ``keep``.
 
     ``dims`` binds symbols of the file, ``shapes`` an input's whole shape. What had to be assumed is in
-    ``graph.notes``. Raises ``ImportModelError``.
+    ``graph.notes``. Raises ``ImportModelError``; ``OpenDimError`` names the node and op that a kept symbol can't pass.
     """
     from planner_core.importers.onnx_model import build
     from planner_core.importers.onnx_read import read_model
 
-    return build(read_model(model), dict(dims or {}), {k: tuple(v) for k, v in (shapes or {}).items()})
+    return build(read_model(model), dict(dims or {}), {k: tuple(v) for k, v in (shapes or {}).items()}, names_of(keep))
 
 
 def load_model(
@@ -37,28 +38,39 @@ def load_model(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    keep: Sequence[str] = (),
 ) -> Graph:
-    """The graph of a model file: ONNX (by suffix or content) or this project's JSON. Raises ``ImportModelError``."""
+    """The graph of a model file: ONNX (by suffix or content) or this project's JSON; arguments and errors as of
+    ``import_onnx``. A JSON graph's symbols stay open unless bound."""
     path = Path(path)
     suffix = path.suffix.lower()
     if path.is_file() and suffix != ".onnx":
         with path.open("rb") as f:
             head = f.read(64)
         if suffix == ".json" or head.lstrip()[:1] == b"{":
-            return _load_json(path, dims, shapes)
+            return _load_json(path, dims, shapes, names_of(keep))
         if head[:1] != b"\x08":  # field 1 (ir_version), a varint: how every ONNX file starts
             raise ImportModelError(
                 f"{path}: not a model file this version reads (suffix {suffix or 'none'!r}, starts with {head[:8]!r}); "
                 "supported: ONNX (.onnx), graph files written by save_graph (.json)"
             )
-    return import_onnx(path, dims=dims, shapes=shapes)
+    return import_onnx(path, dims=dims, shapes=shapes, keep=keep)
+
+
+def names_of(keep: Sequence[str]) -> tuple[str, ...]:
+    """Symbols to keep, each once; a lone text is one name."""
+    return tuple(dict.fromkeys([keep] if isinstance(keep, str) else keep))
 
 
 def _load_json(
-    path: Path, dims: Mapping[str, int] | None, shapes: Mapping[str, Sequence[int]] | None
+    path: Path, dims: Mapping[str, int] | None, shapes: Mapping[str, Sequence[int]] | None, keep: Sequence[str]
 ) -> Graph:
     try:
         graph = load_graph(path)
+        for name in keep:
+            if name not in graph.symbols or name in (dims or {}):
+                raise GraphError(f"keep names {name!r}, which " + ("dims binds" if name in (dims or {}) else
+                                 f"no input has open; symbols: {', '.join(graph.symbols) or 'none'}"))
         values = dict(dims or {})
         inputs = {graph[i].name: graph[i].shape for i in graph.inputs}
         for name, sizes in (shapes or {}).items():

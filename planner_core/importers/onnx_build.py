@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from planner_core.errors import GraphError, ImportModelError
+from planner_core.errors import GraphError, ImportModelError, OpenDimError
 from planner_core.importers import onnx_opaque
 from planner_core.importers.onnx_call import Call, Unsupported, find_handler
+from planner_core.importers.onnx_extents import is_known, is_open
 from planner_core.importers.onnx_value import Value
-from planner_core.ir import UNKNOWN, Array, DType, Graph, NodeId, Shape, Source, TensorData, ops
+from planner_core.ir import UNKNOWN, Array, Dim, DType, Graph, NodeId, Shape, Source, TensorData, ops
 
 if TYPE_CHECKING:
     import onnx
@@ -67,7 +68,8 @@ class Builder:
 
     def add_input(self, name: str, shape: Shape, source: Source) -> Value:
         node = self.graph.add(ops.Input(shape), name=self.unique(name), source=(source,))
-        return Value(shape, name=name, node=node, owner=self)
+        return Value(shape, name=name, node=node, owner=self,
+                     bound=self.parent is not None or name in self.model.open_inputs)
 
     def add_initializers(self, graph: onnx.GraphProto) -> None:
         """Initializers as values; they become params where they are read."""
@@ -92,6 +94,9 @@ class Builder:
             return self._placed[id(v)][1]
         if v.owner is not self and self.parent is not None:
             return self.capture(v)
+        if v.partial is not None and is_known(v.partial):
+            v.node = self._measured(v, v.partial)
+            return v.node
         if v.recipe is not None:
             op, ins = v.recipe
             made = self.graph.add(op, *[self.place(i) for i in ins], name=self.unique(v.name), source=v.source)
@@ -102,6 +107,19 @@ class Builder:
         self._placed[id(v)] = (v, node)
         return node
 
+    def _measured(self, v: Value, data: Array) -> NodeId:
+        """Shape data with open extents as nodes: an extent is the sum of as many ones."""
+        add, dtype = self.graph.add, v.shape.dtype
+        parts = []
+        for x in data.reshape(-1):
+            flat = np.asarray([1 if isinstance(x, Dim) else x], dtype.numpy)
+            made = self.place(Value.of(flat, f"{v.name}.one" if isinstance(x, Dim) else f"{v.name}.{x}"))
+            if isinstance(x, Dim):
+                made = add(ops.Reduce("sum", (0,), True), add(ops.Expand((x,)), made), source=v.source)
+            parts.append(made)
+        whole = parts[0] if len(parts) == 1 else add(ops.Concat(0), *parts, source=v.source)
+        return add(ops.Reshape(v.shape.dims), whole, name=self.unique(v.name), source=v.source)
+
     def capture(self, v: Value) -> NodeId:
         """An ``Input`` that stands for a value of an outer graph."""
         if id(v) not in self.captures:
@@ -110,14 +128,14 @@ class Builder:
         return self.captures[id(v)][1]
 
     def _param(self, v: Value, array: Array) -> NodeId:
-        scalar = array.size == 1 and (not v.from_file or v.constant)
-        key = (scalar, v.shape.dtype, array.shape, _sample(array))
+        inline = v.bound or (array.size == 1 and (not v.from_file or v.constant))  # another binding's is no weight
+        key = (inline, v.shape.dtype, array.shape, _sample(array))
         for other, node in self._pool.setdefault(key, []):
             if other is array or _same(other, array):
-                self.merged += v.from_file and not scalar
+                self.merged += v.from_file and not inline
                 return node
         name, source = v.name or "constant", v.source
-        if scalar:
+        if inline:
             made = self.graph.add(ops.Constant(TensorData(array)), name=self.unique(name), source=source)
         else:
             made = self.graph.param(self.unique(name), array.shape, v.shape.dtype, array, source=source)
@@ -144,31 +162,50 @@ class Builder:
                 )
             ins.append(value)
         call = Call(self, node, ins)
-        handler = find_handler(call.domain, node.op_type)
-        outs: Sequence[Value] | None = None
-        if any(v is not None and v.odd for v in ins):
-            model.refused(call, "an operand has no DType of its own")
-        elif any(v is not None and v.rankless for v in ins) and not call.keeps_rank():
-            model.refused(call, "an operand's rank is unknown")
-        elif handler is not None:
-            try:
-                made = handler(call)
-                outs = [made] if isinstance(made, Value) else list(made)
-            except Unsupported as e:
-                model.refused(call, str(e))
-            except GraphError as e:
-                onnx_opaque.check_consistent(call, e)
-                model.refused(call, str(e))
-            except ImportModelError:
-                raise
-            except (ValueError, TypeError, IndexError, KeyError, ArithmeticError) as e:
-                model.refused(call, f"attributes or operands that don't fit the op: {e}")
-        elif node.op_type:
-            model.refused(call, "")
+        outs, reason = self._handled(call)
+        if model.kept and any(v is not None and is_open(v) for v in ins):
+            self._check_open(call, outs, reason)
         if outs is None:
+            model.refused(call, reason)
             call.pending.clear()
             outs = onnx_opaque.opaque(call)
         self._bind(call, outs)
+
+    def _handled(self, call: Call) -> tuple[Sequence[Value] | None, str]:
+        """(the node's values, "") or (None, why the IR can't say the node)."""
+        ins, handler = call.ins, find_handler(call.domain, call.node.op_type)
+        if any(v is not None and v.odd for v in ins):
+            return None, "an operand has no DType of its own"
+        if any(v is not None and v.rankless for v in ins) and not call.keeps_rank():
+            return None, "an operand's rank is unknown"
+        if handler is None:
+            return None, ""
+        try:
+            made = handler(call)
+            return ([made] if isinstance(made, Value) else list(made)), ""
+        except Unsupported as e:
+            return None, str(e)
+        except GraphError as e:
+            onnx_opaque.check_consistent(call, e)
+            return None, str(e)
+        except ImportModelError:
+            raise
+        except (ValueError, TypeError, IndexError, KeyError, ArithmeticError) as e:
+            return None, f"attributes or operands that don't fit the op: {e}"
+
+    def _check_open(self, call: Call, outs: Sequence[Value] | None, reason: str) -> None:
+        """``ImportModelError`` where a node can't be said with its operands' dims open."""
+        lost = outs is not None and any(d.is_unknown for v in outs for d in v.shape.dims) and not any(
+            d.is_unknown for v in call.ins if v is not None for d in v.shape.dims)
+        if outs is not None and not lost:
+            return
+        kept = self.model.kept
+        given = ", ".join(f"{s!r}: 128" for s in kept)
+        shapes = ", ".join(str(v.shape) for v in call.ins if v is not None)
+        raise OpenDimError(
+            f"{self.model.file.what}: {call.node.op_type} {call.label!r} of {shapes} can't keep {', '.join(kept)} open: "
+            f"{reason or ('an extent of its result is no sum or product of them' if lost else 'no IR op for it')}; bind "
+            f"them, dims={{{given}}}, or leave them to rlx_viz.compile(keep=…).at(…), which imports each binding anew")
 
     def _bind(self, call: Call, outs: Sequence[Value]) -> None:
         if any(v is not None and v.rankless for v in call.ins):

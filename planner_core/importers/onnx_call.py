@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from planner_core.errors import GraphError
-from planner_core.importers.onnx_value import Value, fold, partial
+from planner_core.importers.onnx_extents import ELEMENTS, extent, partial
+from planner_core.importers.onnx_value import Value, fold
 from planner_core.ir import Array, Dim, DType, Op, Shape
 from planner_core.ir.op import check_arity
 
@@ -53,6 +54,11 @@ def find_handler(domain: str, op_type: str) -> Handler | None:
     return _HANDLERS.get((domain, op_type))
 
 
+def _is_weight(v: Value) -> bool:
+    """Data of the file that is no shape data: floats, or a table."""
+    return v.from_file and v.array is not None and v.array.size > 1 and (v.shape.dtype.is_float or v.array.size > ELEMENTS)
+
+
 class Call:
     """One ONNX node: operands by index, attributes by name, the opset of its domain, and ``emit``."""
 
@@ -68,6 +74,8 @@ class Call:
         self.source = builder.model.source(self.label, node.op_type, node)
         self.pending: list[Value] = []
         self.constants: list[Value] = []
+        self.bound = False
+        """Data was read that hangs on an open dim: what is made from here on does too."""
         self._attrs: dict[str, Any] = {}
         for a in node.attribute:
             v = get_attribute_value(a)
@@ -100,19 +108,21 @@ class Call:
         v = self.get(i)
         if v is not None and v.array is None:
             raise Unsupported(f"{what} computed at run time")
+        self.bound |= v is not None and v.bound
         return None if v is None else v.array
 
     def known_ints(self, i: int, what: str) -> tuple[int, ...] | None:
         a = self.known(i, what)
         return None if a is None else tuple(int(x) for x in a.reshape(-1))
 
-    def extents(self, i: int, what: str) -> list[int | None]:
-        """A shape operand: ints, None for extents that are known only at run time."""
+    def extents(self, i: int, what: str) -> list[Dim | int]:
+        """A shape operand: ints, symbols, ``UNKNOWN`` for extents that are known only at run time."""
         v = self[i]
         data = v.array if v.array is not None else v.partial
         if data is None:
             raise Unsupported(f"{what} computed at run time")
-        return [None if np.isnan(float(x)) else int(x) for x in data.reshape(-1)]
+        self.bound |= v.bound
+        return [extent(x) for x in data.reshape(-1)]
 
     def used(self, i: int) -> bool:
         """Output i is named and something may read it."""
@@ -134,22 +144,29 @@ class Call:
         """The op's result: computed now when everything is known and small (never with ``folded`` off), else a node."""
         check_arity(op, len(ins))
         shape = op.infer(*[v.shape for v in ins])
+        bound = self.bound or any(v.bound for v in ins)
+        folded = folded and not (bound and any(map(_is_weight, ins)))  # a weight is one under every binding
         array = fold(op, shape, ins) if folded else None
         some = None if array is not None or not folded else partial(op, shape, ins)
-        if some is not None and not np.isnan(some).any():
+        if some is not None and not any(isinstance(x, Dim) for x in some.reshape(-1)):
             array = some.astype(shape.dtype.numpy)
         if array is not None:
-            return self.const(array)
-        v = Value(shape, recipe=(op, ins), source=(self.source,), partial=some, owner=self.builder)
+            return self.const(array, bound=bound)
+        v = Value(shape, recipe=(op, ins), source=(self.source,), partial=some, owner=self.builder, bound=bound)
         self.pending.append(v)
         return v
 
-    def const(self, data: Any, dtype: DType | None = None) -> Value:
-        """A value known now."""
+    def const(self, data: Any, dtype: DType | None = None, *, bound: bool = False) -> Value:
+        """A value known now; ``bound`` as in ``Value``."""
         v = Value.of(np.asarray(data, dtype=None if dtype is None else dtype.numpy))
+        v.bound = bound
         v.source = (self.source,)
         self.constants.append(v)
         return v
+
+    def derived(self, data: Any, dtype: DType | None = None) -> Value:
+        """A value worked out from this node's operands: it hangs on open dims if one of them does."""
+        return self.const(data, dtype, bound=any(v is not None and v.bound for v in self.ins))
 
     def like(self, x: Value, number: float) -> Value:
         """A scalar of x's dtype."""
@@ -158,6 +175,7 @@ class Call:
     def lazy(self, op: Op, known: Array, *ins: Value) -> Value:
         """A node that is placed only when something reads it at run time; ``known`` as in ``Value.partial``."""
         shape: Shape = op.infer(*[v.shape for v in ins])
-        v = Value(shape, recipe=(op, ins), source=(self.source,), partial=known, owner=self.builder)
+        v = Value(shape, recipe=(op, ins), source=(self.source,), partial=known, owner=self.builder,
+                  bound=any(i.bound for i in ins))
         self.pending.append(v)
         return v

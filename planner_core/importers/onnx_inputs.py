@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from planner_core.errors import GraphError, ImportModelError
+from planner_core.errors import GraphError, ImportModelError, OpenDimError
+from planner_core.importers.onnx_extents import canonical
 from planner_core.importers.onnx_tensors import STRING, dtype_of
 from planner_core.ir import UNKNOWN, Dim, DType, Shape
 
@@ -26,6 +27,8 @@ class BoundInputs:
     shapes: dict[str, Shape]
     values: dict[str, int]
     notes: list[str]
+    open: frozenset[str] = frozenset()
+    """Inputs with a dim that the file doesn't fix."""
 
 
 def declared_dims(tensor: onnx.TypeProto.Tensor) -> list[int | str | None] | None:
@@ -100,8 +103,9 @@ def _checked(what: str, axes: Mapping[str, list[int | str | None] | None], dims:
 
 
 def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[str, int],
-                shapes: Mapping[str, Sequence[int]]) -> BoundInputs:
-    """Give every dim of every input a value, or raise one ``ImportModelError`` that lists what is open."""
+                shapes: Mapping[str, Sequence[int]], keep: Sequence[str] = ()) -> BoundInputs:
+    """Give every dim of every input a value, but for those of the symbols ``keep``; or raise one ``ImportModelError``
+    that lists what is open."""
     axes: dict[str, list[int | str | None] | None] = {}
     types: dict[str, DType] = {}
     fixed: dict[str, Shape] = {}
@@ -114,11 +118,12 @@ def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[
     listing = "Inputs: " + ("; ".join(
         [f"{n} {types[n]}{_text(row)}" for n, row in axes.items()] + [f"{n} (no tensor)" for n in fixed]) or "none")
     values = _checked(what, axes, dims, shapes, listing)
+    _check_kept(what, axes, keep, values, listing)
     notes: list[str] = []
     plain = {a for row in axes.values() for a in row or [] if isinstance(a, str) and Dim(None, a).names() == {a}}
     for name, row in axes.items():
         a = row[0] if row else None
-        if name in shapes or not isinstance(a, str) or evaluate(a, values) is not None:
+        if name in shapes or not isinstance(a, str) or evaluate(a, values) is not None or Dim(None, a).names() & set(keep):
             continue
         if a in plain or not Dim(None, a).names() & (plain | values.keys()):
             values[a] = 1
@@ -147,14 +152,39 @@ def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[
                     notes.append(f"Axis 0 of input {name!r} (no symbol) has no size in the file (0 or nothing); taken as 1.")
             else:
                 value = evaluate(a, values)
+                if value is None and Dim(None, a).names() & set(keep):
+                    got.append(_kept(a, values))
+                    continue
                 if value is not None and value < 1:
                     raise ImportModelError(f"{what}: axis {axis} of input {name!r} is {a!r}, which comes to less than "
                                            f"1 with {values}; bind other values")
                 got.append(Dim(value, _symbol(a)))
         out[name] = Shape(tuple(got), types[name])
-    if any(not s.is_static for n, s in out.items() if n not in fixed):
+    if any(d.value is None and not d.names() <= set(keep) for n, s in out.items() if n not in fixed for d in s.dims):
         raise _unbound(what, axes, out, fixed)
-    return BoundInputs(out, values, notes)
+    left = frozenset(n for n, row in axes.items() if row is None or any(not isinstance(a, int) for a in row))
+    return BoundInputs(out, values, notes, left)
+
+
+def _check_kept(what: str, axes: Mapping[str, list[int | str | None] | None], keep: Sequence[str],
+                values: Mapping[str, int], listing: str) -> None:
+    known = {n for row in axes.values() for a in row or [] if isinstance(a, str) for n in Dim(None, a).names()}
+    for name in keep:
+        if name not in known:
+            raise ImportModelError(f"{what}: keep names {name!r}, which no input has; symbols: "
+                                   f"{', '.join(sorted(known)) or 'none'}. {listing}")
+        if name in values:
+            raise ImportModelError(f"{what}: dim {name!r} is given as {values[name]} and is to stay open (keep); do one")
+        if not re.fullmatch(r"[^\W\d][\w.]*", name):
+            raise OpenDimError(f"{what}: dim {name!r} can't stay open: extents are worked out of names such as 'seq'; bind it "
+                               f"with dims={{{name!r}: 128}}")
+
+
+def _kept(text: str, values: Mapping[str, int]) -> Dim:
+    """An open dim, written one way; symbols in it that have a value are replaced."""
+    for name in Dim(None, text).names() & values.keys():
+        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", str(values[name]), text)
+    return canonical(Dim(None, text))
 
 
 def _text(row: list[int | str | None] | None) -> str:

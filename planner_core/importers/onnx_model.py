@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from planner_core.errors import GraphError, ImportModelError
 from planner_core.importers import onnx_ops  # noqa: F401  declares the handlers
 from planner_core.importers.onnx_build import Builder
-from planner_core.importers.onnx_inputs import bind_inputs
+from planner_core.importers.onnx_inputs import BoundInputs, bind_inputs
 from planner_core.importers.onnx_opaque import free_names, is_odd, op_name, shape_of_type
 from planner_core.importers.onnx_read import OnnxFile
 from planner_core.importers.onnx_tensors import dtype_of
@@ -32,10 +32,14 @@ _SMALL = 1 << 16
 class Model:
     """What the builders of one model share: file, opsets, bound symbols, the log of refusals."""
 
-    def __init__(self, file: OnnxFile, values: dict[str, int], shapes: Mapping[str, Shape]) -> None:
+    def __init__(self, file: OnnxFile, inputs: BoundInputs, kept: Sequence[str] = ()) -> None:
         self.file = file
-        self.values = values
-        self.shapes = shapes
+        self.values = inputs.values
+        self.shapes: Mapping[str, Shape] = inputs.shapes
+        self.open_inputs = inputs.open
+        """Inputs with a dim that the file leaves to the caller."""
+        self.kept = tuple(kept)
+        """Symbols that stay without a value."""
         self.opaque: Counter[tuple[str, str]] = Counter()
         self.odd_types: dict[str, onnx.TypeProto] = {}
         self.inexact: Counter[str] = Counter()
@@ -171,10 +175,10 @@ def _light_copy(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Mod
     return out
 
 
-def build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> Graph:
-    """The whole import. Raises ``ImportModelError``."""
+def build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...]], keep: Sequence[str] = ()) -> Graph:
+    """The whole import. Raises ``ImportModelError``; ``OpenDimError`` for a node that a dim of ``keep`` can't be open in."""
     try:
-        return _build(file, dims, shapes)
+        return _build(file, dims, shapes, keep)
     except ImportModelError:
         raise
     except GraphError as e:
@@ -185,16 +189,16 @@ def build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...
                                "the ONNX rules: check it with onnx.checker.check_model") from e
 
 
-def _build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> Graph:
+def _build(file: OnnxFile, dims: dict[str, int], shapes: dict[str, tuple[int, ...]], keep: Sequence[str]) -> Graph:
     proto = file.proto.graph
     given = {t.name for t in proto.initializer} | {s.values.name for s in proto.sparse_initializer}
     inputs = [v for v in proto.input if v.name not in given]
     doubled = [n for n, c in Counter(v.name for v in inputs).items() if c > 1]
     if doubled:
         raise ImportModelError(f"{file.what}: input {doubled[0]!r} is declared twice; check the file with onnx.checker")
-    bound = bind_inputs(file.what, inputs, dims, shapes)
+    bound = bind_inputs(file.what, inputs, dims, shapes, keep)
     graph = Graph(proto.name or "onnx")
-    model = Model(file, bound.values, bound.shapes)
+    model = Model(file, bound, keep)
     builder = model.root = Builder(model, graph)
     for v in inputs:
         made = builder.add_input(v.name, bound.shapes[v.name], model.source(v.name, "input"))

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from planner_core.importers.onnx_call import Call, Unsupported, onnx_op
+from planner_core.importers.onnx_extents import quotient
 from planner_core.importers.onnx_value import Value
-from planner_core.ir import UNKNOWN, Dim, DimLike, dim, ops
+from planner_core.ir import UNKNOWN, Dim, DimLike, Shape, broadcast_dims, dim, ops
 
 
 def reshape(c: Call, x: Value, dims: Sequence[DimLike]) -> Value:
@@ -21,7 +22,7 @@ def transpose(c: Call, x: Value, perm: Sequence[int]) -> Value:
 
 def product(dims: Sequence[Dim]) -> Dim:
     if any(d.value is None for d in dims):
-        return UNKNOWN
+        return quotient(dims, ())
     return dim(math.prod(d.value or 0 for d in dims))
 
 
@@ -39,13 +40,15 @@ def reshape_op(c: Call) -> Value:
         if n == 0 and keep:
             dims.append(x.shape.dims[i])
         else:
-            dims.append(UNKNOWN if n is None or n < 0 else dim(n))
-    holes = [i for i, n in enumerate(want) if n is None or n == -1]
+            dims.append(n if isinstance(n, Dim) else UNKNOWN if n < 0 else dim(n))
+    holes = [i for i, n in enumerate(want) if n in (UNKNOWN, -1)]
     others = [d.value for i, d in enumerate(dims) if i not in holes]
     if len(holes) == 1 and x.shape.is_static and all(v is not None for v in others):
         rest = math.prod(v for v in others if v is not None)
         if rest:
             dims[holes[0]] = dim(x.shape.numel // rest)
+    elif len(holes) == 1:
+        dims[holes[0]] = quotient(x.shape.dims, [d for i, d in enumerate(dims) if i not in holes])
     return reshape(c, x, dims)
 
 
@@ -144,7 +147,10 @@ def slice_op(c: Call) -> Value:
 @onnx_op("Expand")
 def expand(c: Call) -> Value:
     x, want = c[0], c.extents(1, "target shape")
-    dims = tuple(UNKNOWN if n is None else dim(n) for n in want)
+    dims = tuple(dim(n) for n in want)
+    still_open = any(d.value is None for d in dims) and not any(d.is_unknown for d in dims)
+    if still_open and broadcast_dims(x.shape, Shape(dims)) == x.shape.dims:
+        return x
     out = c.emit(ops.Expand(dims), x) if dims else x
     return x if out.shape.is_static and out.shape.dims == x.shape.dims and out.array is None and _drop(c, out) else out
 
