@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from planner_core.errors import RlxError
+from planner_core.importers.open_model import OpenModel
 from planner_core.ir import Graph
 
 # These modules are imported here so that the functions of the same names win over them as attributes.
@@ -20,32 +21,54 @@ from rlx_viz.snapshot_tables.caches import with_cache
 from rlx_viz.version import VERSION
 from runtime.caches.base import CacheBase
 from runtime.compile import Compilation, CompileOptions, compile_graph
+from runtime.template import Template
 
 if TYPE_CHECKING:
     from rlx_viz.explorer import Explorer
 
 __version__ = VERSION
 _compare = compare  # where an argument has the name
-__all__ = ["Comparison", "__version__", "compare", "compile", "explore", "report", "snapshot"]
+__all__ = ["Comparison", "Template", "__version__", "compare", "compile", "explore", "report",
+           "snapshot"]
 
 
+@overload
+def compile(model: str | Path | Graph | Compilation | Any, *, dims: Mapping[str, int] | None = None,
+            shapes: Mapping[str, Sequence[int]] | None = None, target: str | None = None, keep: None = None,
+            **plan_options: Any) -> Compilation: ...
+@overload
+def compile(model: str | Path | Graph | Any, *, dims: Mapping[str, int] | None = None,
+            shapes: Mapping[str, Sequence[int]] | None = None, target: str | None = None, keep: Sequence[str],
+            **plan_options: Any) -> Template: ...
 def compile(  # the name users look for
-    model: str | Path | Graph | Compilation | Any,
+    model: str | Path | Graph | Compilation | Template | Any,
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     target: str | None = None,
+    keep: Sequence[str] | None = None,
     **plan_options: Any,
-) -> Compilation:
+) -> Compilation | Template:
     """A model (file, ONNX model in memory, graph, or compilation to change) planned for a target (default: cpu, or
     the compilation's own) with the given plan options. A compilation's dims are bound already. Of a compile cache, its
     entry with the largest arena.
+
+    ``keep``: symbols that stay open; the result is a ``Template``, and ``template.at(seq=128)`` a compilation.
 
     Errors: ``ImportModelError`` for a file that can't be read, ``UnboundDimError`` for dims without a value,
     ``PlanError`` for an option that doesn't exist or a plan that can't be made.
     """
     if isinstance(model, CacheBase):
         model = model.largest()
+    if isinstance(model, Template):
+        if shapes or target or keep or plan_options:
+            raise RlxError(f"a Template has its target and options; give values for {', '.join(model.symbols)} in dims, or make "
+                           "another with rlx_viz.compile(model, keep=…)")
+        return model.at(**(dims or {}))
+    if keep is not None:
+        if isinstance(model, Compilation):
+            raise RlxError("a Compilation has its dims bound; compile the graph or the file again with keep=")
+        return Template(OpenModel(model, keep=keep, dims=dims, shapes=shapes), target or "cpu", plan_options)
     if isinstance(model, Compilation):
         if dims or shapes:
             raise RlxError("a Compilation has its dims bound; compile the graph or the file again with other ones")

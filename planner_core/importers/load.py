@@ -12,11 +12,13 @@ from planner_core.ir import Graph, load_graph
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["import_onnx", "load_model"]
+    from planner_core.importers.onnx_read import OnnxFile
+
+__all__ = ["import_onnx", "is_graph_file", "load_model", "names_of"]
 
 
 def import_onnx(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: str | Path | bytes | onnx.ModelProto | OnnxFile,
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -28,9 +30,9 @@ def import_onnx(
     ``graph.notes``. Raises ``ImportModelError``; ``OpenDimError`` names the node and op that a kept symbol can't pass.
     """
     from planner_core.importers.onnx_model import build
-    from planner_core.importers.onnx_read import read_model
+    from planner_core.importers.onnx_read import OnnxFile, read_model
 
-    return build(read_model(model), dict(dims or {}), {k: tuple(v) for k, v in (shapes or {}).items()}, names_of(keep))
+    return build(model if isinstance(model, OnnxFile) else read_model(model), dict(dims or {}), {k: tuple(v) for k, v in (shapes or {}).items()}, names_of(keep))
 
 
 def load_model(
@@ -42,19 +44,27 @@ def load_model(
 ) -> Graph:
     """The graph of a model file: ONNX (by suffix or content) or this project's JSON; arguments and errors as of
     ``import_onnx``. A JSON graph's symbols stay open unless bound."""
+    if is_graph_file(path):
+        return _load_json(Path(path), dims, shapes, names_of(keep))
+    return import_onnx(path, dims=dims, shapes=shapes, keep=keep)
+
+
+def is_graph_file(path: str | Path) -> bool:
+    """A graph saved as JSON, and no ONNX file; ``ImportModelError`` for what is neither."""
     path = Path(path)
     suffix = path.suffix.lower()
-    if path.is_file() and suffix != ".onnx":
-        with path.open("rb") as f:
-            head = f.read(64)
-        if suffix == ".json" or head.lstrip()[:1] == b"{":
-            return _load_json(path, dims, shapes, names_of(keep))
-        if head[:1] != b"\x08":  # field 1 (ir_version), a varint: how every ONNX file starts
-            raise ImportModelError(
-                f"{path}: not a model file this version reads (suffix {suffix or 'none'!r}, starts with {head[:8]!r}); "
-                "supported: ONNX (.onnx), graph files written by save_graph (.json)"
-            )
-    return import_onnx(path, dims=dims, shapes=shapes, keep=keep)
+    if not path.is_file() or suffix == ".onnx":
+        return False
+    with path.open("rb") as f:
+        head = f.read(64)
+    if suffix == ".json" or head.lstrip()[:1] == b"{":
+        return True
+    if head[:1] != b"\x08":  # field 1 (ir_version), a varint: how every ONNX file starts
+        raise ImportModelError(
+            f"{path}: not a model file this version reads (suffix {suffix or 'none'!r}, starts with {head[:8]!r}); "
+            "supported: ONNX (.onnx), graph files written by save_graph (.json)"
+        )
+    return False
 
 
 def names_of(keep: Sequence[str]) -> tuple[str, ...]:
