@@ -18,6 +18,7 @@ from rlx_viz.compare import Comparison, compare, comparing
 from rlx_viz.report import write_report
 from rlx_viz.snapshot import snapshot
 from rlx_viz.snapshot_tables.caches import with_cache
+from rlx_viz.sweeps import Sweep, sweep
 from rlx_viz.version import VERSION
 from runtime.caches.base import CacheBase
 from runtime.compile import Compilation, CompileOptions, compile_graph
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 _compare = compare  # where an argument has the name
-__all__ = ["Comparison", "Template", "__version__", "compare", "compile", "explore", "report",
-           "snapshot"]
+__all__ = ["Comparison", "Sweep", "Template", "__version__", "compare", "compile", "explore", "report",
+           "snapshot", "sweep"]
 
 
 @overload

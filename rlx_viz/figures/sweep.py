@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner_core.errors import PlanError
 from planner_core.zoo import SweepRow
-from rlx_viz.units import bytes_text
+from rlx_viz.figures.ticks import byte_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,6 +16,8 @@ __all__ = ["sweep_figure"]
 
 STYLES = {"allocate": "-", "arena": "--", "bound": ":"}
 """Line style by quantity: the bound, dotted, lies under the arena wherever the arena is optimal."""
+MOST_TICKS = 8
+"""Sizes up to which each has a tick of its own."""
 
 
 def sweep_figure(rows: Sequence[SweepRow], x: str = "", title: str = "") -> Figure:
@@ -25,7 +27,6 @@ def sweep_figure(rows: Sequence[SweepRow], x: str = "", title: str = "") -> Figu
     Raises ``PlanError`` without rows, or for a name that was not swept.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
 
     if not rows:
         raise PlanError("a sweep without rows has no figure; give sweep() at least one value a dim")
@@ -49,6 +50,9 @@ def sweep_figure(rows: Sequence[SweepRow], x: str = "", title: str = "") -> Figu
     axes.set_ylabel("bytes")
     axes.set_title(title)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(round(value))))
+    byte_ticks(axes.yaxis, max(max(getattr(r, q) for q in STYLES) for r in rows))
+    whole = sorted({r[x] for r in rows if isinstance(r[x], int)})
+    if 0 < len(whole) <= MOST_TICKS:
+        axes.set_xticks(whole)
     axes.legend()
     return figure

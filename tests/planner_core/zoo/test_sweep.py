@@ -32,7 +32,7 @@ def test_a_zoo_model_over_two_params() -> None:
     assert [r.binding for r in rows] == [(("seq", s), ("batch", b), ("layers", 1)) for s in (8, 16) for b in (1, 2)]
     for r in rows:
         g = zoo.build("minilm", **dict(r.binding))
-        plan = plan_graph(g, PlanOptions.for_target("cpu", g))
+        plan = plan_graph(fuse_graph(g).graph, PlanOptions.for_target("cpu", g))
         assert (r.arena, r.bound, r.allocate) == (plan.arena_size, plan.lower_bound, headline(plan).allocate)
         assert r.bound <= r.arena < r.allocate
     assert rows[0].arena < rows[1].arena < rows[3].arena and rows[3]["batch"] == 2
@@ -78,7 +78,7 @@ def test_a_pair_has_a_row_for_each_graph() -> None:
 def test_any_graph_over_its_symbols() -> None:
     g = symbolic()
     rows = zoo.sweep(g, PlanOptions(pin_output_ancestors=False), B=range(1, 4), S=64)
-    want = [plan_graph(g.bind({"B": b, "S": 64}), PlanOptions(pin_output_ancestors=False)).arena_size for b in (1, 2, 3)]
+    want = [plan_graph(fuse_graph(g.bind({"B": b, "S": 64})).graph, PlanOptions(pin_output_ancestors=False)).arena_size for b in (1, 2, 3)]
     assert [r.arena for r in rows] == want and len(set(want)) == 3
 
 
