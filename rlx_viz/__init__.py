@@ -16,6 +16,7 @@ from planner_core.ir import Graph
 # These modules are imported here so that the functions of the same names win over them as attributes.
 from rlx_viz.compare import Comparison, compare, comparing
 from rlx_viz.report import write_report
+from rlx_viz.serving import ServingCost, serving_cost
 from rlx_viz.snapshot import snapshot
 from rlx_viz.snapshot_tables.caches import with_cache
 from rlx_viz.sweeps import Sweep, sweep
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 _compare = compare  # where an argument has the name
-__all__ = ["Comparison", "Sweep", "Template", "__version__", "compare", "compile", "explore", "report",
-           "snapshot", "sweep"]
+__all__ = ["Comparison", "ServingCost", "Sweep", "Template", "__version__", "compare", "compile", "explore", "report",
+           "serving_cost", "snapshot", "sweep"]
 
 
 @overload
