@@ -24,7 +24,8 @@ _BOUNDARY = frozenset({"Input", "Param", "Constant", "Result"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """Peak numbers of a device: TFLOP/s in f32 and f16, GB/s of memory (10⁹ bytes), µs a launch.
+    """Peak numbers of a device: TFLOP/s in f32 and f16, GB/s of memory (10⁹ bytes), µs a launch, GB of memory (0: it depends
+    on how the device is built).
 
     ``source`` says where the peaks were published, or how they were worked out. ``launch_us`` is an assumption:
     measure your own and give it with ``replace``.
@@ -37,6 +38,7 @@ class DeviceProfile:
     gb_per_s: float
     launch_us: float
     source: str
+    memory_gb: float = 0.0
 
     def replace(self, **changes: Any) -> DeviceProfile:
         """A copy with numbers of your own; they must be positive (``launch_us`` may be 0)."""
@@ -83,11 +85,11 @@ DEVICES: dict[str, DeviceProfile] = {d.name: d for d in (
     _apple("m4-pro", "Apple M4 Pro (20)", 20, 1.47, 273),
     _apple("m4-max", "Apple M4 Max (40)", 40, 1.678, 546),
     DeviceProfile("a100", "NVIDIA A100 80 GB SXM", 19.5, 312, 2039, 4.0,
-                  "NVIDIA A100 datasheet: FP32 19.5, FP16 tensor core dense 312 TFLOP/s, 2,039 GB/s"),
+                  "NVIDIA A100 datasheet: FP32 19.5, FP16 tensor core dense 312 TFLOP/s, 2,039 GB/s; 80 GB", 80),
     DeviceProfile("h100", "NVIDIA H100 SXM", 67, 989, 3350, 4.0,
-                  "NVIDIA H100 datasheet: FP32 67, FP16 tensor core dense 989 TFLOP/s, 3.35 TB/s"),
+                  "NVIDIA H100 datasheet: FP32 67, FP16 tensor core dense 989 TFLOP/s, 3.35 TB/s; 80 GB", 80),
     DeviceProfile("h200", "NVIDIA H200 SXM", 67, 989, 4800, 4.0,
-                  "NVIDIA H200 datasheet: FP32 67, FP16 tensor core dense 989 TFLOP/s, 4.8 TB/s"),
+                  "NVIDIA H200 datasheet: FP32 67, FP16 tensor core dense 989 TFLOP/s, 4.8 TB/s; 141 GB", 141),
     DeviceProfile("cpu", "A generic CPU (8 cores, AVX2, two DDR4-3200 channels)", 0.768, 0.768, 51.2, 0.5,
                   "8 cores × 3 GHz × 32 FLOP a cycle (two 8-wide FMAs); 2 × 25.6 GB/s"),
 )}

@@ -13,7 +13,7 @@ from planner_core.errors import RlxError
 from planner_core.ir import write_atomically
 from planner_core.memory import Target
 
-__all__ = ["Dims", "Model", "Redact", "Sets", "Shapes", "TargetOption", "UsageError", "command_text", "load", "pairs", "write"]
+__all__ = ["OVER", "Dims", "Model", "Redact", "Sets", "Shapes", "TargetOption", "UsageError", "command_text", "load", "pairs", "write"]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, a graph saved as JSON, or a placement problem (.csv).")]
 Dims = Annotated[list[str], typer.Option("--dim", metavar="NAME=INT", help="Bind a symbolic dim; repeat.")]
@@ -21,6 +21,11 @@ Shapes = Annotated[list[str], typer.Option("--shape", metavar="INPUT=1,3,48,192"
 Sets = Annotated[list[str], typer.Option("--set", metavar="OPTION=VALUE", help="Change an option; see `options`.")]
 TargetOption = Annotated[str, typer.Option("--target", help=", ".join(t.value for t in Target))]
 Redact = Annotated[bool, typer.Option("--redact", help="Replace names, paths and sources by stable tokens.")]
+
+
+OVER = 3
+"""Exit code where a limit that was asked for is passed: --fit, --fail-if-grows, a problem file's capacity. The result is
+printed all the same."""
 
 
 class UsageError(RlxError):

@@ -8,8 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from planner_core.fusion import DEVICES
 from planner_core.options import options_of
+from rlx_viz.budget import BOARDS, budget_of
 from rlx_viz.cli.arguments import (
+    OVER,
     Dims,
     Model,
     Redact,
@@ -22,14 +25,13 @@ from rlx_viz.cli.arguments import (
     pairs,
     write,
 )
+from rlx_viz.cli.fitting import fit_text
 from rlx_viz.cli.text import decisions_text, summary_text
+from rlx_viz.fit import Region, fit
 from runtime.compile import GROUPS, CompileOptions
 from runtime.precision import PrecisionPolicy
 
 __all__ = ["decisions", "options", "plan"]
-
-ABOVE_CAPACITY = 3
-"""Exit code of ``plan`` on a problem file whose best arena found is above the capacity asked for (it is printed)."""
 
 
 def plan(
@@ -37,11 +39,15 @@ def plan(
     as_json: Annotated[str, typer.Option("--json", metavar="FILE", help="Write the summary as JSON; - is standard output.")] = "",
     as_csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one row a tensor; - is standard output.")] = "",
     redact: Redact = False,
+    into: Annotated[str, typer.Option("--fit", metavar="SIZE|DEVICE", help=(
+        f"Say whether it fits: 512KB (= 512,000 B), 512KiB (= 524,288 B), 1.5MiB, bytes, or {', '.join(BOARDS)}, "
+        f"{', '.join(n for n, d in DEVICES.items() if d.memory_gb)}."))] = "",
+    region: Annotated[str, typer.Option("--fit-region", help="total: weights + arena + scratch; arena: without weights.")] = "total",
 ) -> None:
     """Plan a model's memory and print the headline numbers; of a problem file (.csv of id,lower,upper,size), its arena.
 
     Exit codes: 0 planned; 1 an error, also where no placement of a problem file can fit --set capacity=BYTES; 2 a wrong
-    command line; 3 the best arena found is above that capacity, and is printed.
+    command line; 3 over the budget of --fit, or the best arena found is above that capacity; both are printed.
     """
     from rlx_viz.frames import tensors_frame
     from rlx_viz.snapshot import snapshot
@@ -49,8 +55,13 @@ def plan(
 
     if as_json == as_csv == "-":
         raise UsageError("--json - and --csv - would mix on standard output; give one of them a file")
+    if region not in [r.value for r in Region]:
+        raise UsageError(f"--fit-region {region}: wanted {' or '.join(r.value for r in Region)}")
     if model.lower().endswith(".csv"):
         from rlx_viz.problems import plan_problem
+
+        if into:
+            raise UsageError("--fit is for models; of a problem file, --set capacity=BYTES asks whether it fits")
 
         text, as_json_text, as_csv_text, above = plan_problem(model, pairs(sets, "--set", "placement=exact"))
         for where, what in ((as_json, as_json_text), (as_csv, as_csv_text)):
@@ -59,17 +70,26 @@ def plan(
         if "-" not in (as_json, as_csv):
             typer.echo(text)
         if above:
-            raise typer.Exit(ABOVE_CAPACITY)
+            raise typer.Exit(OVER)
         return
+    budget = budget_of(into) if into else None  # a wrong size is said before anything is planned
     compilation = load(model, dim, shape, sets, target)
     doc = snapshot(
         compilation, name=Path(model).name, command=command_text("plan", model, dim, shape, sets, target), redact=redact)
+    answer = None if budget is None else fit(compilation, budget, Region(region))
+    if answer is not None and redact:
+        answer = answer.redacted({compilation.legal[i].label: doc.strings[n] for i, n in enumerate(doc.tables["tensors"]["name"])})
     if as_json:
-        write(as_json, json.dumps(summary_dict(doc), indent=1, ensure_ascii=False) + "\n")
+        summary = summary_dict(doc) | ({} if answer is None else {"fit": answer.to_dict()})
+        write(as_json, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     if as_csv:
         write(as_csv, tensors_frame(doc).to_csv(index=False, lineterminator="\n"))
     if "-" not in (as_json, as_csv):
         typer.echo(summary_text(doc))
+        if answer is not None:
+            typer.echo(fit_text(answer, doc.meta["model"]["name"]))
+    if answer is not None and not answer.fits:
+        raise typer.Exit(OVER)
 
 
 def decisions(
