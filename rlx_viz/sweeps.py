@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Cell", "Sweep", "plan_cell", "sweep"]
+__all__ = ["Cell", "Sweep", "plan_cell", "sweep", "sweep_source"]
 
 WORTH_A_POOL = 1.0
 """Seconds of compiling still to do that make starting processes worth it."""
@@ -118,10 +118,15 @@ def sweep(model: Any, *, options: Mapping[str, Any] | None = None, target: str =
     ``RlxError`` where no cell can be planned (the first one's error), or for a dim that the model doesn't have.
     """
     values = {k: list(v) if isinstance(v, Iterable) and not isinstance(v, (str, bytes)) else [v] for k, v in dims.items()}
+    return sweep_source(source_of(model, values), values, options, target, executor, progress)
+
+
+def sweep_source(source: Source, values: Mapping[str, Sequence[Any]], options: Mapping[str, Any] | None, target: str,
+                 executor: Executor | None, progress: bool | None) -> Sweep:
+    """``sweep`` of a source, whose names may be any text (a model's own ``target``, say)."""
     empty = [k for k, v in values.items() if not v]
     if empty or not values:
         raise RlxError(f"sweep: no values for {', '.join(empty) or 'any dim'}; wanted lists of sizes, e.g. seq=[128, 512]")
-    source = source_of(model, values)
     bindings = [tuple(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
     changes = dict(options or {})
     CompileOptions.for_target(target)  # checks the name before anything is planned

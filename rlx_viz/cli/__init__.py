@@ -1,4 +1,5 @@
-"""Owns the command line: ``rlx-viz plan | compare | decisions | report | run | options | demo``, a module a family of commands."""
+"""Owns the command line: ``rlx-viz plan | compare | diff | sweep | decisions | report | run | options | demo``, a module a
+family of commands."""
 
 from __future__ import annotations
 
@@ -7,19 +8,20 @@ import sys
 import typer
 
 from planner_core.errors import RlxError
-from rlx_viz.cli import comparing, planning, reporting, running
+from rlx_viz.cli import comparing, diffing, planning, reporting, running, sweeping
 from rlx_viz.cli.text import decisions_text, summary_text
 
 __all__ = ["decisions_text", "main", "summary_text"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="See where a model's memory goes, and prove what an option saves.")
-for command in (planning.plan, comparing.compare, planning.decisions, reporting.report, running.run, planning.options, reporting.demo):
+for command in (planning.plan, comparing.compare, diffing.diff, sweeping.sweep, planning.decisions, reporting.report, running.run,
+                planning.options, reporting.demo):
     app.command()(command)
 
 
 def main() -> None:
-    """Run the command line; a known error is one line on standard error and exit code 1. `plan` tells its others."""
+    """Run the command line; a known error is one line on standard error and exit code 1. `plan` and `diff` tell their others."""
     try:
         code = app(standalone_mode=False)
         if isinstance(code, int) and code:  # what a command's typer.Exit comes to

@@ -108,6 +108,7 @@ def test_a_better_placement_is_a_remedy() -> None:
         pytest.skip("first fit is optimal here")
     got = fit(c, Budget(c.allocate_bytes - 1, "a byte less"))
     exact = next(r for r in got.remedies if dict(r.options) == {"placement": "exact"})
+    assert [r.needed for r in got.remedies] == sorted(r.needed for r in got.remedies) and len(got.remedies) > 1
     assert exact.needed == c.allocate_bytes - c.plan.arena_size + c.plan.lower_bound and exact.fits
 
 

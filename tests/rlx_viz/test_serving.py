@@ -97,6 +97,8 @@ def test_figure() -> None:
     widths = [round(p.get_width()) for p in resident.patches]
     assert widths == [w for c in cost.ladders for w in (c.weights_bytes, *(b.arena_bytes + b.scratch_bytes for b in cost.buckets
                                                                           if b.ladder == c.ladder))]
+    assert [round(p.get_x()) for p in resident.patches[:2]] == [0, widths[0]]
+    assert [round(p.get_x()) for p in resident.patches[2:]] == [0, widths[2], *(sum(widths[2:k]) for k in (4, 5))]  # side by side
     assert [p.get_width() for p in padding.patches] == pytest.approx([100 * c.padding_waste for c in cost.ladders])
     assert [p.get_width() for p in seconds.patches] == pytest.approx([c.compile_seconds for c in cost.ladders])
     texts = [t.get_text() for t in resident.texts]
