@@ -4,34 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
+from planner_core.frames import typed
 from planner_core.zoo import SweepRow
 from rlx_viz.columns import ColumnDocument
+from runtime.steps import birth_steps, death_steps
 
 __all__ = ["commands_frame", "decisions_frame", "sweep_frame", "tensors_frame"]
 
 
 def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
-    """One row a tensor, names and kinds as text; offsets, sizes and guards in bytes, births and deaths in
-    steps (inclusive). ``offset`` is empty where a tensor has no slot."""
+    """One row a tensor, names and kinds as text. ``birth``, ``death``, ``last_read`` are steps, which count commands that
+    run (inclusive; the number of commands: kept to the end); the same in nodes beside them. ``offset_bytes`` is empty
+    where a tensor has no slot. A document without commands (a problem file) has its own steps in both."""
     t, meta, text = doc.tables["tensors"], doc.meta, doc.strings
     space = [meta["spaces"][i] for i in t["space"]]
-    return pd.DataFrame({
-        "id": range(len(t["name"])),
-        "name": [text[i] for i in t["name"]],
-        "op": [text[i] for i in t["op"]],
-        "shape": [text[i] for i in t["shape"]],
-        "dtype": [meta["dtypes"][i] for i in t["dtype"]],
-        "kind": [meta["kinds"][i] for i in t["kind"]],
-        "space": space,
-        "birth": t["birth"], "death": t["death"], "last_read": t["last_read"],
-        "kept_by": [meta["rules"][i]["name"] for i in t["rule"]],
-        "offset": pd.array([int(o) if s != "none" else None for o, s in zip(t["offset"], space, strict=True)], dtype="Int64"),
-        "size": t["size"].astype("int64"), "guard": t["guard"].astype("int64"),
-        "root": t["root"],
-        "is_output": (t["flags"] & 1) != 0,
-        "source": [text[i] for i in t["source"]],
+    born, dead, read = (t[k].astype(np.int64) for k in ("birth", "death", "last_read"))
+    if "commands" in doc.tables:
+        nodes, last = doc.tables["commands"]["node"], len(born)
+        steps = birth_steps(nodes, born), death_steps(nodes, born, dead, last), death_steps(nodes, born, read, last)
+    else:
+        steps = born, dead, read
+    return typed({
+        "id": (range(len(born)), "int64"),
+        **{k: ([text[i] for i in t[k]], "object") for k in ("name", "op", "shape")},
+        "dtype": ([meta["dtypes"][i] for i in t["dtype"]], "object"),
+        "kind": ([meta["kinds"][i] for i in t["kind"]], "object"),
+        "space": (space, "object"),
+        "birth": (steps[0], "int64"), "death": (steps[1], "int64"), "last_read": (steps[2], "int64"),
+        "birth_node": (born, "int64"), "death_node": (dead, "int64"), "last_read_node": (read, "int64"),
+        "kept_by": ([meta["rules"][i]["name"] for i in t["rule"]], "object"),
+        "offset_bytes": ([int(o) if s != "none" else None for o, s in zip(t["offset"], space, strict=True)], "Int64"),
+        "size_bytes": (t["size"], "int64"), "guard_bytes": (t["guard"], "int64"),
+        "root": (t["root"], "int64"),
+        "is_output": ((t["flags"] & 1) != 0, "bool"),
+        "source": ([text[i] for i in t["source"]], "object"),
     })
 
 
@@ -45,42 +54,45 @@ def decisions_frame(doc: ColumnDocument) -> pd.DataFrame:
     names = doc.tables["tensors"]["name"]
     stage = [rules[i]["stage"] for i in t["rule"]]
     label = [source[a] if s == "fusion" else names[before[a]] for s, a in zip(stage, t["anchor"].tolist(), strict=True)]
-    return pd.DataFrame({
-        "stage": stage,
-        "rule": [rules[i]["name"] for i in t["rule"]],
-        "verdict": ["applied" if v else "refused" for v in t["verdict"]],
-        "anchor": t["anchor"].astype("int64"),
-        "label": [text[i] for i in label],
-        "reason": [reasons[i]["name"] for i in t["reason"]],
-        "explanation": [reasons[i]["text"] for i in t["reason"]],
-        "facts": [text[i] for i in t["facts"]],
-        "bytes_saved": t["bytes"].astype("int64"),
-        "dispatches_saved": t["dispatches"].astype("int64"),
+    return typed({
+        "stage": (stage, "object"),
+        "rule": ([rules[i]["name"] for i in t["rule"]], "object"),
+        "verdict": (["applied" if v else "refused" for v in t["verdict"]], "object"),
+        "anchor": (t["anchor"], "int64"),
+        "label": ([text[i] for i in label], "object"),
+        "reason": ([reasons[i]["name"] for i in t["reason"]], "object"),
+        "explanation": ([reasons[i]["text"] for i in t["reason"]], "object"),
+        "facts": ([text[i] for i in t["facts"]], "object"),
+        "bytes_saved": (t["bytes"], "int64"),
+        "dispatches_saved": (t["dispatches"], "int64"),
     })
 
 
 def commands_frame(doc: ColumnDocument) -> pd.DataFrame:
-    """One row a command that runs: label, the tensor it makes, where it runs, bytes read, written and of scratch;
-    after a run also ``us`` and ``flops``."""
+    """One row a command that runs: its step, label, the tensor it makes with its node index, where the target would run
+    it (gpu, host, or none: it does nothing), bytes read, written and of scratch. After a run also where it ran (``ran_on``:
+    our host executor), ``us`` and ``flops``."""
     t, text = doc.tables["commands"], doc.strings
     names = doc.tables["tensors"]["name"]
-    frame = pd.DataFrame({
-        "command": [text[i] for i in t["label"]],
-        "node": [text[names[n]] for n in t["node"]],
-        "where": [("none", "gpu", "host")[w] for w in t["where"]],
-        "read": t["read"].astype("int64"), "written": t["written"].astype("int64"), "scratch": t["scratch"].astype("int64"),
+    frame = typed({
+        "step": (range(len(t["label"])), "int64"),
+        "command": ([text[i] for i in t["label"]], "object"),
+        "node": ([text[names[n]] for n in t["node"]], "object"),
+        "node_id": (t["node"], "int64"),
+        "planned_on": ([("none", "gpu", "host")[w] for w in t["where"]], "object"),
+        "read_bytes": (t["read"], "int64"), "written_bytes": (t["written"], "int64"), "scratch_bytes": (t["scratch"], "int64"),
     })
     if "profile" in doc.tables:
+        frame["ran_on"] = "host"
         frame["us"] = doc.tables["profile"]["us"].astype("float64")
         frame["flops"] = doc.tables["profile"]["flops"].astype("int64")
     return frame
 
 
 def sweep_frame(rows: Sequence[SweepRow]) -> pd.DataFrame:
-    """One row a size: a column for each swept name, then ``arena``, ``bound`` and ``allocate`` in bytes."""
-    if not rows:
-        return pd.DataFrame(columns=["arena", "bound", "allocate"], dtype="int64")
-    frame = pd.DataFrame([dict(r.binding) for r in rows])
+    """One row a size: a column for each swept name, then arena, bound and number to allocate, in bytes."""
+    names = dict.fromkeys(k for r in rows for k, _ in r.binding)
+    frame = pd.DataFrame({k: [dict(r.binding).get(k) for r in rows] for k in names})
     for name in ("arena", "bound", "allocate"):
-        frame[name] = pd.Series([getattr(r, name) for r in rows], dtype="int64")
+        frame[f"{name}_bytes"] = pd.Series([getattr(r, name) for r in rows], dtype="int64")
     return frame

@@ -174,7 +174,7 @@ def read_summary(path: str | Path) -> dict[str, Any] | None:
     if not isinstance(value, dict) or "allocate_bytes" not in value or "tensors" not in value:
         return None
     wrong = [k for k in NUMBERS if type(value.get(f"{k}_bytes")) is not int]
-    if wrong or not all(isinstance(t, Mapping) and {"name", "op", "size", "id", "root", "space"} <= t.keys() for t in value["tensors"]):
+    if wrong or not all(isinstance(t, Mapping) and {"name", "op", "size_bytes", "id", "root", "space"} <= t.keys() for t in value["tensors"]):
         raise RlxError(f"{path}: a summary without {', '.join(f'{k}_bytes' for k in wrong) or 'whole rows of tensors'}; write it again with "
                        "rlx-viz plan MODEL --json FILE")
     return value
@@ -196,8 +196,8 @@ def growth(a: Compilation | Mapping[str, Any], b: Compilation | Mapping[str, Any
 def _summary(side: Compilation | Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(side, Compilation):
         return side
-    from rlx_viz.frames import summary_dict
     from rlx_viz.snapshot import snapshot
+    from rlx_viz.summary import summary_dict
 
     return summary_dict(snapshot(side, name=name))
 
@@ -205,7 +205,7 @@ def _summary(side: Compilation | Mapping[str, Any], name: str) -> Mapping[str, A
 def _own(summary: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     """Name and op -> size of the tensors with bytes of their own. (A nameless node is called by its number, which another
     graph has for another op.)"""
-    return {(str(t["name"]), str(t["op"])): int(t["size"]) for t in summary["tensors"]
+    return {(str(t["name"]), str(t["op"])): int(t["size_bytes"]) for t in summary["tensors"]
             if t["root"] == t["id"] and t["space"] != "none"}
 
 

@@ -48,11 +48,15 @@ def _solved(path: str, options: Mapping[str, str]) -> tuple[str, Problem, list[s
     lines = [
         f"{name}: {len(problem)} buffers",
         f"  {'arena':<14}{bytes_text(s.arena_size):>14}  {s.arena_size:>16,} B{over}",
-        f"  {'lower bound':<14}{bytes_text(s.lower_bound):>14}  {s.lower_bound:>16,} B  {optimal_text(s.arena_size, s.lower_bound, s.proven)}",
+        f"  {'lower bound':<14}{bytes_text(s.lower_bound):>14}  {s.lower_bound:>16,} B  {_optimal(s)}",
         f"  {'fragmentation':<14}{100 * holes:>13.2f}%  of the arena lies free below a live buffer, on average",
         f"  placed by {s.strategy} in {s.seconds:.3f} s",
     ]
     return "\n".join(lines), problem, list(ids), s, too_large
+
+
+def _optimal(s: Solution) -> str:
+    return optimal_text(s.arena_size, s.lower_bound, s.proven, conditions="for these live ranges")
 
 
 def plan_problem(path: str, options: Mapping[str, str]) -> tuple[str, str, str, bool]:
@@ -106,7 +110,7 @@ def _document(path: str, options: Mapping[str, str], summary: str, problem: Prob
     head["saved"] = max(0, head["naive"] - head["arena"])
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     meta: dict[str, Any] = {
-        "kind": "problem", "placement": s.strategy, "claims": {"optimal": optimal_text(s.arena_size, s.lower_bound, s.proven)},
+        "kind": "problem", "placement": s.strategy, "claims": {"optimal": _optimal(s)},
         "model": {"name": name, "hash": digest, "nodes": k, "inputs": [], "outputs": []},
         "headline": {n: exact_int(v) for n, v in head.items()} | {
             "peak_step": peak, "unknown": 0, "unknown_names": [], "optimal": s.proven},

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.frames import tensors_frame
+from runtime.steps import birth_steps
 
-__all__ = ["FIELDS", "SCHEMA_VERSION", "Field", "plan_schema", "summary_dict"]
+__all__ = ["FIELDS", "SCHEMA_VERSION", "Field", "peak_command", "plan_schema", "summary_dict"]
 
 SCHEMA_VERSION = 1
 """Counts up when a key is renamed, removed or changes its type; new keys don't."""
@@ -71,6 +74,12 @@ def _claims(name: str, *sizes: str) -> _Read:
     return read
 
 
+def peak_command(doc: ColumnDocument) -> int:
+    """The peak's step in commands that run; a document without commands has steps of its own."""
+    node = int(doc.meta["headline"]["peak_step"])
+    return int(birth_steps(doc.tables["commands"]["node"], np.asarray([node]))[0]) if "commands" in doc.tables else node
+
+
 def _tensors(doc: ColumnDocument) -> list[dict[str, Any]]:
     frame = tensors_frame(doc)
     return frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[return-value]
@@ -95,7 +104,9 @@ FIELDS: tuple[Field, ...] = (
     _bytes("saved", "saved_bytes", "naive - arena"),
     _bytes("lower_bound", "lower_bound_bytes", "No placement of these live ranges is smaller"),
     _bytes("peak_bytes", "peak_bytes", "Live at the peak"),
-    Field("peak_step", "integer", "First step at which most bytes are live", _head("peak_step")),
+    Field("peak_step", "integer", "First step at which most bytes are live; steps count commands that run, of `commands`", lambda doc: peak_command(doc)),
+    Field("peak_node", "integer", "The same as an index of the graph's nodes; of a problem, its own step", _head("peak_step")),
+    Field("commands", "integer", "Commands that run; 0 for a problem", lambda doc: doc.rows("commands")),
     Field("optimal", "boolean", "The arena is proved as small as its live ranges allow", _head("optimal")),
     Field("optimal_text", "string", "The same as a sentence, with its conditions", _meta("claims", "optimal", without="")),
     Field("order_floor_bytes", "integer", "What any order of the same commands needs at least (bytes); 0 unknown",

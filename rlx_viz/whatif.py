@@ -191,8 +191,8 @@ def _fused_by(c: Compilation, rules: frozenset[str]) -> tuple[Graph, int]:
     """The source under those rules alone, and the dispatches that their log counts as saved."""
     if rules == frozenset(name for name in RULES if c.fusion_log.applied(name)):
         return c.fused, c.fusion_log.dispatches_saved
-    some = dataclasses.replace(no_fusion(), fusion=True, decode_forms=c.fusion.options.decode_forms,
-                               **{name: name in rules for name in RULES})  # type: ignore[arg-type]
+    some = dataclasses.replace(no_fusion(), fusion=True, decode_forms=c.fusion.options.decode_forms,  # type: ignore[type-var]
+                               **{name: name in rules for name in RULES})
     fusion = fuse_graph(c.source, c.options.target, some)
     return fusion.graph, fusion.log.dispatches_saved
 

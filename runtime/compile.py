@@ -17,7 +17,17 @@ from planner_core.errors import OptionError
 from planner_core.fusion import DecisionLog, Fusion, FusionOptions, fuse_graph, fusion_for_target
 from planner_core.ir import Array, DimBinding, DType, Graph
 from planner_core.ir.rebind import bound_symbols
-from planner_core.memory import ArenaWidthPolicy, MemoryPlan, PlanOptions, Target, plan_graph
+from planner_core.memory import (
+    ArenaWidthPolicy,
+    BodyPlan,
+    Headline,
+    MemoryPlan,
+    PlanOptions,
+    Target,
+    body_plans,
+    headline,
+    plan_graph,
+)
 from planner_core.memory.verify import require_sound
 from planner_core.options import OptionInfo, coerce_option, option, options_of
 from runtime.command_list import CommandList
@@ -26,6 +36,7 @@ from runtime.legalise import apply_precision
 from runtime.lowering import lower_graph
 from runtime.passes import PassOptions, PassResult, run_passes
 from runtime.precision import PrecisionPolicy
+from runtime.steps import birth_steps, death_steps
 
 if TYPE_CHECKING:
     from runtime.profile import Profile
@@ -256,6 +267,26 @@ class Compilation:
             timings = {k: v for k, v in self.timings.items() if k in ("fuse", "legalise")}
             return _finish(options, self.source, self.fusion, self.legal, timings)
         return compile_graph(self.source, options)
+
+    def tensors(self) -> Any:
+        """One row a tensor, as a frame: the plan's (``MemoryPlan.to_frame``) with ``birth``, ``death`` and ``last_read`` in
+        steps, which count the commands that run (inclusive; the number of commands: kept to the end)."""
+        frame, plan, nodes = self.plan.to_frame(), self.plan, self.commands.node_of
+        at = frame.columns.get_loc("birth_node")
+        for k, (name, values) in enumerate({
+            "birth": birth_steps(nodes, plan.birth), "death": death_steps(nodes, plan.birth, plan.death, plan.last_step),
+            "last_read": death_steps(nodes, plan.birth, plan.last_read, plan.last_step),
+        }.items()):
+            frame.insert(at + k, name, values)
+        return frame
+
+    def summary(self) -> Headline:
+        """The headline: the number to allocate and its parts, in bytes; ``print`` it for text with what holds it up."""
+        return headline(self.plan, self.commands.scratch_bytes)
+
+    def bodies(self) -> list[BodyPlan]:
+        """The plan of each body of If, Loop and Scan: what runs inside one command."""
+        return list(body_plans(self.legal, self.plan.options))
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 5) -> Profile:
         """Median time, bytes and FLOPs of every command over ``repeat`` runs."""

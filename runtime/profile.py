@@ -41,7 +41,8 @@ class Profile:
         return [i for i, t in enumerate(self.commands.thunks) if t.where != "none"]
 
     def to_frame(self) -> Any:
-        """One row a command that does something. ``gb_per_s`` counts bytes read and written (10⁹;
+        """One row a command that does something. ``ran_on``: our host executor ran it; ``planned_on``: where the list's
+        target would (gpu or host). ``gb_per_s`` counts bytes read and written (10⁹;
         of a table that indices choose from, the rows chosen), ``gflop_per_s``
         10⁹ FLOPs; both are empty where the time is below the clock's tick."""
         import pandas as pd
@@ -57,7 +58,8 @@ class Profile:
             "index": keep,
             "command": [c.thunks[i].trace_label for i in keep],
             "node": [c.node_names[c.node_of[i]] for i in keep],
-            "where": [c.thunks[i].place for i in keep],
+            "ran_on": "host",
+            "planned_on": [c.thunks[i].place for i in keep],
             "us": s * 1e6,
             "share": s / self.total_seconds if self.total_seconds else s,
             "bytes_read": [f["bytes_read"] for f in facts],

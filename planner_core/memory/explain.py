@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,6 +206,11 @@ class Headline:
     peak_step: int
     peak_bytes: int
     unknown: tuple[str, ...]
+
+    def __str__(self) -> str:
+        least = "≥ " if self.unknown else ""
+        rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("unknown", "peak_step")]
+        return "\n".join([*(f"{name:<12} {least}{value:>18,} B" for name, value in rows), f"{'peak node':<12} {self.peak_step:>18,}"])
 
 
 def headline(plan: MemoryPlan, scratch: int = 0) -> Headline:

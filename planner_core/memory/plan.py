@@ -219,6 +219,12 @@ class MemoryPlan:
         found: list[Saving] = self._cache["savings"]
         return found
 
+    def to_frame(self) -> Any:
+        """One row a node: names, live range in nodes, slot in bytes, what keeps it (``planner_core.frames.plan_frame``)."""
+        from planner_core.frames import plan_frame
+
+        return plan_frame(self)
+
     # --- forms ------------------------------------------------------------------------------------
 
     def report(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from planner_core.fusion import RULES, fuse_graph, fusion_for_target
 from planner_core.ir import Graph
-from planner_core.memory import MemoryPlan, PlanOptions, Target, naive_bytes, plan_graph, plan_memory_native_in_order
+from planner_core.memory import MemoryPlan, PlanOptions, Target, naive_bytes, plan_graph
 from planner_core.memory.facts import facts_of
 from planner_core.zoo.registry import graphs_of, names
 from planner_core.zoo.scenarios import scenarios
@@ -18,14 +18,14 @@ from planner_core.zoo.weights import param_count
 
 __all__ = ["TableRow", "figures_markdown", "fusion_ready", "markdown", "page", "scenario_markdown", "table"]
 
-HEAD: tuple[str, ...] = ("model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound", "fusion-ready")
+HEAD: tuple[str, ...] = ("model", "nodes", "tensors", "params", "naive", "conservative", "default", "bound", "fusion-ready")
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """One graph at default sizes; bytes. ``tensors`` own bytes (views don't); ``naive``, ``conservative``:
-    ``PlanOptions.inference()`` without and with reuse; ``bound``: of the in-order plan;
-    ``ready``: see ``fusion_ready``."""
+    ``PlanOptions.inference()`` without and with reuse; ``default``: fused and planned as compilation for the CPU does;
+    ``bound``: of that plan; ``ready``: see ``fusion_ready``."""
 
     model: str
     nodes: int
@@ -33,16 +33,17 @@ class TableRow:
     params: int
     naive: int
     conservative: int
-    in_order: int
+    default: int
     bound: int
     ready: bool
 
 
 def _row(g: Graph) -> TableRow:
-    plan, in_order = plan_graph(g, PlanOptions.inference()), plan_memory_native_in_order(g)
+    plan, fused = plan_graph(g, PlanOptions.inference()), fuse_graph(g, Target.CPU).graph
+    default = plan_graph(fused, PlanOptions.for_target(Target.CPU, fused))
     own = int((facts_of(g).root == range(len(g))).sum())
-    return TableRow(g.name, len(g), own, param_count(g), naive_bytes(plan), plan.arena_size, in_order.arena_size,
-                    in_order.lower_bound, fusion_ready(g))
+    return TableRow(g.name, len(g), own, param_count(g), naive_bytes(plan), plan.arena_size, default.arena_size,
+                    default.lower_bound, fusion_ready(g))
 
 
 def fusion_ready(graph: Graph) -> bool:
@@ -77,7 +78,7 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> s
 def markdown(rows: Sequence[TableRow]) -> str:
     """The rows as a Markdown table; bytes in decimal megabytes."""
     return _aligned(HEAD, [(r.model, f"{r.nodes:,}", f"{r.tensors:,}", _millions(r.params), *map(_bytes, (
-        r.naive, r.conservative, r.in_order, r.bound)), "yes" if r.ready else "no") for r in rows], 1)
+        r.naive, r.conservative, r.default, r.bound)), "yes" if r.ready else "no") for r in rows], 1)
 
 
 def scenario_markdown(models: Sequence[str] = ()) -> str:
@@ -134,9 +135,9 @@ parameters. This page is written by `python -m planner_core.zoo --page`.
 ## Models at their default sizes
 
 Params are counted as papers do (packed weights as elements). Naive and conservative: `PlanOptions.inference()`
-without and with reuse, which pins every ancestor of an output. In-order: `plan_memory_native_in_order`, which
-pins them only where a graph has host indexing, as every embedding's `Gather` is: build with `embed=False`, or
-plan a scenario that turns the pin off, to see reuse there. Bound: what no placement can do without. Fusion-ready: some rule would fuse on Metal.
+without and with reuse, which pins every ancestor of an output and keeps params in the arena. Default: fused and planned
+as `rlx_viz.compile(zoo.build(name))` does, params in a region of their own; the number to allocate has the weights too.
+Bound: what no placement of those live ranges can do without. Fusion-ready: some rule would fuse on Metal.
 
 {table}
 

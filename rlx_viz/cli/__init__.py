@@ -16,7 +16,7 @@ __all__ = ["decisions_text", "main", "summary_text"]
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="See where a model's memory goes, and prove what an option saves.")
 for command in (planning.plan, comparing.compare, diffing.diff, sweeping.sweep, planning.decisions, reporting.report, running.run,
-                planning.options, reporting.demo):
+                planning.options, planning.schema, reporting.demo):
     app.command()(command)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from planner_core.fusion import DEVICES
+from planner_core.memory import holders
 from planner_core.options import options_of
 from rlx_viz.budget import BOARDS, budget_of
 from rlx_viz.cli.arguments import (
@@ -28,10 +29,11 @@ from rlx_viz.cli.arguments import (
 from rlx_viz.cli.fitting import fit_text
 from rlx_viz.cli.text import decisions_text, summary_text
 from rlx_viz.fit import Region, fit
+from rlx_viz.units import bytes_text
 from runtime.compile import GROUPS, CompileOptions
 from runtime.precision import PrecisionPolicy
 
-__all__ = ["decisions", "options", "plan"]
+__all__ = ["decisions", "options", "plan", "schema"]
 
 
 def plan(
@@ -114,9 +116,18 @@ def decisions(
     typer.echo("\n".join(decisions_text(compilation, top)))
 
 
-def options(target: TargetOption = "cpu") -> None:
-    """List every option of every stage with its default for a target, and its meaning."""
-    start = CompileOptions.for_target(target, environ={})
+def options(
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="Show the defaults as they are for this model.")] = "",
+    dim: Dims = [], shape: Shapes = [], target: TargetOption = "cpu",  # noqa: B006
+) -> None:
+    """List every option of every stage with its default for a target, and its meaning. Of a model: the defaults as they
+    are for it, and which of them hold a share of its arena."""
+    if model:
+        compilation = load(model, dim, shape, [], target)
+        start = CompileOptions(compilation.options.target, compilation.plan.options, compilation.fusion.options, compilation.options.passes_used)
+        held = {name: h for h in holders(compilation.plan) for name, _ in h.options}
+    else:
+        start, held = CompileOptions.for_target(target, environ={}), {}
     stages: dict[str, tuple[Any, type[Any]]] = {k: (getattr(start, k), cls) for k, cls in GROUPS.items()}
     for stage, (values, cls) in {"compile": (start, CompileOptions), **stages}.items():
         typer.echo(f"# {stage}")
@@ -126,3 +137,12 @@ def options(target: TargetOption = "cpu") -> None:
             choices = f" [{', '.join(o.choices)}]" if o.choices else ""
             env = f" (env {o.env})" if o.env else ""
             typer.echo(f"{o.name}={default}{choices}{env}\n    {o.help}")
+            if o.name in held:
+                typer.echo(f"    holds {bytes_text(held[o.name].held)} of the arena: {bytes_text(held[o.name].arena_without)} without it")
+
+
+def schema() -> None:
+    """Print the JSON Schema that every `plan --json` follows, of a model or a problem file; it carries a version."""
+    from rlx_viz.summary import plan_schema
+
+    typer.echo(json.dumps(plan_schema(), indent=1, ensure_ascii=False))

@@ -31,7 +31,7 @@ def summary_text(doc: Any) -> str:
            *([line("order floor", floor, claims["order"])] if floor else []),
            *[f"  held up: {held['text']}{_off_text(held['options'])}" for held in claims.get("holders", [])],
            *[f"  {body['text']}" for body in claims.get("bodies", [])],
-           f"  peak at step {h['peak_step']}: {bytes_text(h['peak_bytes'])} live"]
+           f"  peak: {bytes_text(h['peak_bytes'])} live at {_peak_text(doc, h['peak_step'])}"]
     if h["unknown"]:
         out.append(f"  {h['unknown']} tensors of a size unknown before the run: totals are lower limits")
     out += _stages_text(doc)
@@ -42,6 +42,14 @@ def summary_text(doc: Any) -> str:
     if changed:
         out.append("  changed: " + ", ".join(f"{o['name']}={str(o['value']).lower()}" for o in changed))
     return "\n".join(out)
+
+
+def _peak_text(doc: Any, node: int) -> str:
+    from rlx_viz.summary import peak_command
+
+    names = doc.tables["tensors"]["name"]
+    name = doc.strings[int(names[node])] if node < len(names) else "the end"
+    return f"command {peak_command(doc)} of {doc.rows('commands')}, node {node} ({name})"
 
 
 def _off_text(options: dict[str, Any]) -> str:

@@ -57,6 +57,10 @@ def read_foreign(table: Any) -> ForeignPlan:
                        _ids(frame), notes)
 
 
+_OURS = {"offset_bytes": "offset", "size_bytes": "size", "guard_bytes": "guard", "birth_node": "birth", "death_node": "death"}
+"""Columns of our own frames and CSVs -> what they are called here."""
+
+
 def _frame(table: Any) -> Any:
     """The table with its column names in lower case."""
     import pandas as pd
@@ -70,6 +74,9 @@ def _frame(table: Any) -> Any:
         except (ValueError, OSError) as e:
             raise ForeignError(f"{table}: not a CSV table ({e}); {WANTED}") from e
     frame = frame.rename(columns=lambda c: str(c).strip().lower())
+    if {"birth_node", "death_node"} <= set(frame.columns):  # our own: steps count commands, the plan counts nodes
+        frame = frame.drop(columns=[c for c in ("birth", "death") if c in frame.columns])
+    frame = frame.rename(columns=_OURS)
     has = set(frame.columns)
     missing = [k for k in ("offset", "size") if k not in has]
     if not {"id", "name"} & has:

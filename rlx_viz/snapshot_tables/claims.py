@@ -24,13 +24,13 @@ CONDITIONS = "for these live ranges, in this order, with these options"
 """What a bound is a bound of: said wherever "optimal" is."""
 
 
-def optimal_text(arena: int, bound: int, proven: bool, unknown: int = 0) -> str:
+def optimal_text(arena: int, bound: int, proven: bool, unknown: int = 0, conditions: str = CONDITIONS) -> str:
     """One sentence: optimal, and under which conditions, or how far the arena is above its bound."""
     if unknown:
         return f"No bound: {unknown} tensor{'' if unknown == 1 else 's'} of a size unknown before the run."
     if proven:
-        return f"Optimal {CONDITIONS}: no placement is smaller."
-    return f"{100 * (arena / bound - 1):.2g}% above the bound {CONDITIONS}." if bound else "No bound."
+        return f"Optimal {conditions}: no placement is smaller."
+    return f"{100 * (arena / bound - 1):.2g}% above the bound {conditions}." if bound else "No bound."
 
 
 def _order_text(plan: MemoryPlan, graph: Graph, names: Names) -> tuple[int, str]:

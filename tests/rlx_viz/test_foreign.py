@@ -193,7 +193,7 @@ OPTIONS = st.fixed_dictionaries({}, optional={
 def test_our_own_frame_is_the_same_plan(g: Graph, options: dict[str, Any]) -> None:
     c = rlx_viz.compile(g, **options)
     table = tensors_frame(rlx_viz.snapshot(c))
-    assume(table.offset.notna().any())
+    assume(table.offset_bytes.notna().any())
     assert is_same(compare(c, table))
 
 
@@ -243,14 +243,14 @@ def test_weights_count_where_both_have_them(bert: Compilation) -> None:
     assert any("Weights are on neither side: " in n for n in some.verdict.notes)
     assert some.verdict.same_plan
     both = table[table.space != "none"].drop(columns=["space", "root", "id"])
-    stacked = both.assign(offset=both.offset + np.where(table.space[both.index] == "arena", bert.plan.weights_size, 0))
+    stacked = both.assign(offset_bytes=both.offset_bytes + np.where(table.space[both.index] == "arena", bert.plan.weights_size, 0))
     one = compare(bert, stacked)
     assert any("one address space" in n for n in one.b.meta["notes"])
     assert is_same(one)
 
 
 def test_scratch_counts_where_the_table_has_it(bert: Compilation) -> None:
-    table = tensors_frame(rlx_viz.snapshot(bert))[["name", "birth", "death", "size", "offset", "guard", "space"]]
+    table = tensors_frame(rlx_viz.snapshot(bert))[["name", "birth_node", "death_node", "size_bytes", "offset_bytes", "guard_bytes", "space"]]
     scratch = int(rlx_viz.snapshot(bert).meta["headline"]["scratch"])
     assert any(f"no scratch: our {scratch:,} B are on neither side" in n for n in compare(bert, table).verdict.notes)
     table.loc[len(table)] = ["workspace", 0, 1, scratch + 64, 0, 0, "scratch"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from planner_core.memory.placement import DOCS, STRATEGIES, Problem, complaints,
 from rlx_viz.cli import main
 from rlx_viz.figures import arena_figure, compare_placements, placement_figure
 from rlx_viz.figures.placement import fragmentation, problem_of
+from rlx_viz.summary import FIELDS, plan_schema
 
 QUICK = ["first_fit", "best_fit", "onnxruntime", "auto"]
 
@@ -77,8 +79,11 @@ def test_plan_a_problem_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert run(monkeypatch, "plan", str(path), "--csv", str(out), "--json", str(data), "--set", "placement=exact") == 0
     text = capsys.readouterr().out
     assert text.startswith("p.csv: 4 buffers\n")
-    assert "optimal" in text and "placed by exact" in text
-    assert json.loads(data.read_text())["proven"] is True
+    assert "Optimal for these live ranges: no placement is smaller." in text and "placed by exact" in text
+    written = json.loads(data.read_text())
+    assert (written["optimal"], written["kind"], written["placement"]) == (True, "problem", "exact")
+    jsonschema.validate(written, plan_schema())
+    assert list(written)[:-1] == [f.name for f in FIELDS]
     solved = Problem.from_csv(out)
     assert complaints(solved, solved.fixed) == []
     assert out.read_text().splitlines()[1].startswith("a,0,2,64,")
@@ -111,7 +116,7 @@ def test_above_the_capacity_is_an_exit_code_of_its_own(
     assert run(monkeypatch, *stack, "capacity=10") == 1
     assert "no placement fits 10 bytes" in capsys.readouterr().err
     assert run(monkeypatch, *stack[:4], "--json", "-", "--set", "capacity=20") == 3
-    assert json.loads(capsys.readouterr().out)["arena"] > 20
+    assert json.loads(capsys.readouterr().out)["arena_bytes"] > 20
 
 
 def test_contradictory_offsets_are_named_by_id(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import rlx_viz
@@ -124,8 +125,32 @@ def test_frame_has_one_row_a_tensor_with_exact_integers(mlp: Graph) -> None:
     frame = tensors_frame(snapshot(c))
     assert len(frame) == len(mlp)
     assert frame.loc[frame.name == "w", "space"].item() == "weights"
-    assert frame.loc[frame.name == "hidden", "size"].item() == 4 * 16 * 4
-    assert str(frame.offset.dtype) == "Int64"
+    assert frame.loc[frame.name == "hidden", "size_bytes"].item() == 4 * 16 * 4
+    assert str(frame.offset_bytes.dtype) == "Int64"
+    assert int((frame.birth - frame.death).min()) < 0, "signed: no wrap around 2^32"
+
+
+def test_frames_count_commands_that_run_and_keep_the_node(mlp: Graph) -> None:
+    """A step is a command: params take none. The plan's own frame and the document's agree."""
+    c = rlx_viz.compile(mlp)
+    frame, own = tensors_frame(snapshot(c)), c.tensors()
+    shared = [x for x in frame.columns if x in own.columns]
+    assert set(frame.columns) - set(shared) == {"kind"}
+    pd.testing.assert_frame_equal(frame[shared], own[shared])
+    nodes = list(c.commands.node_of)
+    for row in own.itertuples():
+        assert row.birth == sum(n < row.birth_node for n in nodes)
+        last = len(nodes) if row.death_node >= len(mlp) else max(sum(n <= row.death_node for n in nodes) - 1, row.birth)
+        assert row.death == last
+        assert row.death_node == c.plan.death[row.id]
+    assert own.death.max() == len(nodes) < len(mlp)
+
+
+def test_an_empty_frame_has_its_types() -> None:
+    from planner_core.frames import typed
+
+    frame = typed({"name": ([], "object"), "offset_bytes": ([], "Int64"), "size_bytes": ([], "int64")})
+    assert [str(d) for d in frame.dtypes] == ["object", "Int64", "int64"]
 
 
 def test_changed_options_are_marked_against_the_targets_defaults(mlp: Graph) -> None:

@@ -16,10 +16,11 @@ from rlx_viz.frames import sweep_frame
 def test_frame() -> None:
     rows = zoo.sweep("minilm", seq=[8, 16], layers=1)
     frame = sweep_frame(rows)
-    assert list(frame.columns) == ["seq", "layers", "arena", "bound", "allocate"]
-    assert frame["seq"].tolist() == [8, 16] and frame["arena"].tolist() == [r.arena for r in rows]
-    assert {str(frame[c].dtype) for c in ("arena", "bound", "allocate")} == {"int64"}
-    assert list(sweep_frame([]).columns) == ["arena", "bound", "allocate"]
+    assert list(frame.columns) == ["seq", "layers", "arena_bytes", "bound_bytes", "allocate_bytes"]
+    assert frame["seq"].tolist() == [8, 16] and frame["arena_bytes"].tolist() == [r.arena for r in rows]
+    assert {str(frame[c].dtype) for c in ("arena_bytes", "bound_bytes", "allocate_bytes")} == {"int64"}
+    empty = sweep_frame([])
+    assert list(empty.columns) == ["arena_bytes", "bound_bytes", "allocate_bytes"] and {str(d) for d in empty.dtypes} == {"int64"}
 
 
 def test_figure(tmp_path: Path) -> None:
@@ -67,6 +68,6 @@ def test_symbols_of_a_graph() -> None:
     g.set_outputs(g.relu(g.mm(g.input("x", ("B", "S", 8)), g.param("w", (8, 16)))))
     rows = zoo.sweep(g, B=[1, 2], S=[16, 32, 64])
     frame = sweep_frame(rows)
-    assert list(frame.columns) == ["B", "S", "arena", "bound", "allocate"] and len(frame) == 6
-    assert (frame["bound"] <= frame["arena"]).all() and (frame["arena"] < frame["allocate"]).all()
+    assert list(frame.columns) == ["B", "S", "arena_bytes", "bound_bytes", "allocate_bytes"] and len(frame) == 6
+    assert (frame["bound_bytes"] <= frame["arena_bytes"]).all() and (frame["arena_bytes"] < frame["allocate_bytes"]).all()
     assert len(sweep_figure(rows, x="S").axes[0].get_lines()) == 6
