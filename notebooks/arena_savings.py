@@ -26,7 +26,6 @@ import pandas as pd
 import rlx_viz
 from planner_core import zoo
 from rlx_viz.units import bytes_text
-from rlx_viz.whatif import waterfall
 
 
 def compiled(model, name):
@@ -38,11 +37,10 @@ def compiled(model, name):
 
 
 def steps(compilation):
-    """The savings waterfall as a table; the changes sum exactly to the last row."""
-    rows = waterfall(compilation)
-    assert sum(r.nbytes for r in rows[:-1]) == rows[-1].nbytes
-    return pd.DataFrame([(r.label, r.option, r.nbytes, bytes_text(r.nbytes)) for r in rows],
-                        columns=["change", "option", "bytes", ""])
+    """What each change saved, in order and alone; in order they sum exactly to the last row."""
+    rows = rlx_viz.savings(compilation)
+    assert rows.bytes_in_order[:-1].sum() == rows.bytes_in_order.iloc[-1]
+    return rows.assign(**{"in order": rows.bytes_in_order.map(bytes_text)})
 
 
 # %% [markdown]

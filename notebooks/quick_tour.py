@@ -24,7 +24,6 @@
 import rlx_viz
 from rlx_viz.cli import summary_text
 from rlx_viz.demo import magika_model
-from rlx_viz.frames import tensors_frame
 
 compilation = rlx_viz.compile(magika_model())
 doc = rlx_viz.snapshot(compilation)
@@ -32,7 +31,8 @@ print(summary_text(doc))
 
 # %% [markdown]
 # The first line of numbers is what to allocate. *Naive* is what the arena would take if no bytes were ever
-# used twice; the *lower bound* is the most that is live at one step, which no placement can beat.
+# used twice; the *lower bound* is the most that is live at one step, which no placement of these live ranges can beat. The
+# *order floor* is what any order of the same commands needs.
 #
 # The explorer below is live: switch `pin_output_ancestors` or `arena_no_reuse` and the model is planned
 # again. Hover or click a tensor in one picture to see it in all of them; `?` lists the keys.
@@ -54,8 +54,8 @@ print("options:", explorer.options, "- arena:", f"{explorer.compilation.plan.are
 # The same tensors as data. `kept_by` names the rule that set the end of each live range.
 
 # %%
-frame = tensors_frame(doc)
-frame[frame.space == "arena"].nlargest(8, "size")[["name", "op", "shape", "size", "birth", "death", "kept_by"]]
+frame = compilation.tensors()
+frame[frame.space == "arena"].nlargest(8, "size_bytes")[["name", "op", "shape", "size_bytes", "birth", "death", "kept_by"]]
 
 # %% [markdown]
 # What is live at the peak, and why is the largest of them alive?
@@ -63,7 +63,7 @@ frame[frame.space == "arena"].nlargest(8, "size")[["name", "op", "shape", "size"
 # %%
 plan = compilation.plan
 peak = plan.peak()
-print(f"step {peak.step}: {peak.nbytes:,} bytes")
+print(f"node {peak.step}: {peak.nbytes:,} bytes")
 for tensor in peak.tensors[:5]:
     print(f"{tensor.nbytes:>12,}  {tensor.label}  (kept by {tensor.rule})")
 
@@ -71,17 +71,11 @@ for reason in plan.why_alive(peak.tensors[0].node):
     print("-", reason.text)
 
 # %% [markdown]
-# What did each rule and option save? The changes sum exactly from "every tensor its own bytes" to the number to
-# allocate. And what would switching one do now?
+# What did each rule and option save? Told in two ways: *in this order*, each change on top of those before it, summing
+# exactly from "every tensor its own bytes" to the number to allocate; and *alone*, this plan against this plan without it.
 
 # %%
-from rlx_viz.whatif import counterfactuals, waterfall
-
-for step in waterfall(compilation):
-    print(f"{step.nbytes:>+14,}  {step.label}")
-print()
-for other in counterfactuals(compilation):
-    print(f"{other.option}={str(other.value).lower()}: {-other.saved:+,} bytes to allocate, {len(other.nodes)} tensors die earlier")
+rlx_viz.savings(compilation)
 
 # %% [markdown]
 # And the proof: run it on the planned arena, with every free byte poisoned.
@@ -103,14 +97,19 @@ print(name, scores.shape, "most likely label:", int(scores[0].argmax()), f"at {s
 
 # %%
 from planner_core import zoo
-from rlx_viz.frames import decisions_frame
 
 bert = rlx_viz.compile(zoo.build("bert-base"), target="metal")
-decisions = decisions_frame(rlx_viz.snapshot(bert))
-decisions.groupby(["stage", "rule", "verdict", "explanation"]).size().rename("candidates").to_frame()
+bert.fusion_log.to_frame().groupby(["stage", "rule", "verdict", "reason"], dropna=False).size().rename("candidates").to_frame()
 
 # %%
 rlx_viz.explore(bert)
+
+# %% [markdown]
+# What fusion saves here is traffic and dispatches: an arena that reuses bytes was small before it.
+
+# %%
+told = rlx_viz.savings(bert).set_index("change")
+told.loc[[r for r in told.index if r in bert.fusion_log.counts()]]
 
 # %% [markdown]
 # The same graph as it was written, beside it: what moved, what is gone, and why.
@@ -134,7 +133,7 @@ scenario = next(s for s in zoo.scenarios("llama-decode") if s.name == "packed-ml
 print(scenario.story)
 decoder = rlx_viz.compile(scenario.build(), **scenario.settings)
 print(f"{decoder.commands_before.dispatches} dispatches before the passes, {decoder.commands.dispatches} after")
-commands_frame(rlx_viz.snapshot(decoder)).groupby("command")[["read", "written"]].agg(["size", "sum"]).head(12)
+commands_frame(rlx_viz.snapshot(decoder)).groupby("command")[["read_bytes", "written_bytes"]].agg(["size", "sum"]).head(12)
 
 # %%
 rlx_viz.explore(decoder, compare={"decode": False})

@@ -26,12 +26,14 @@ from runtime.compile import Compilation, CompileOptions, compile_graph
 from runtime.template import Template
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from rlx_viz.explorer import Explorer
 
 __version__ = VERSION
 _compare = compare  # where an argument has the name
 __all__ = ["Comparison", "ServingCost", "Sweep", "Template", "__version__", "compare", "compile", "explore", "report",
-           "serving_cost", "snapshot", "sweep"]
+           "savings", "serving_cost", "snapshot", "sweep"]
 
 
 @overload
@@ -139,6 +141,17 @@ def explore(
     if compare is not None:
         other = comparing(live.start, compare, redact)
     return Explorer(live, live.first(), state=state, other=other, whatif=whatif)
+
+
+def savings(model: str | Path | Graph | Compilation | Any, *, order: Sequence[str] = (), **kw: Any) -> pd.DataFrame:
+    """What each fusion rule, option and pass saved, as a frame (arguments as for ``compile``): on top of the changes before
+    it, in an order that can be given, and alone, in bytes, intermediate traffic and dispatches; see ``frames.savings_frame``.
+
+    ``OptionError`` for an order that names no change of this plan.
+    """
+    from rlx_viz.frames import savings_frame
+
+    return savings_frame(compile(model, **kw), order)
 
 
 def load_ipython_extension(shell: Any) -> None:

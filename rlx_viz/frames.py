@@ -10,9 +10,11 @@ import pandas as pd
 from planner_core.frames import typed
 from planner_core.zoo import SweepRow
 from rlx_viz.columns import ColumnDocument
+from rlx_viz.whatif import STEP, counterfactuals, waterfall
+from runtime.compile import Compilation
 from runtime.steps import birth_steps, death_steps
 
-__all__ = ["commands_frame", "decisions_frame", "sweep_frame", "tensors_frame"]
+__all__ = ["commands_frame", "decisions_frame", "savings_frame", "sweep_frame", "tensors_frame"]
 
 
 def tensors_frame(doc: ColumnDocument) -> pd.DataFrame:
@@ -87,6 +89,27 @@ def commands_frame(doc: ColumnDocument) -> pd.DataFrame:
         frame["us"] = doc.tables["profile"]["us"].astype("float64")
         frame["flops"] = doc.tables["profile"]["flops"].astype("int64")
     return frame
+
+
+def savings_frame(compilation: Compilation, order: Sequence[str] = ()) -> pd.DataFrame:
+    """What each change saved, told in two ways; negative: saved. One row a change, between the start and the number to
+    allocate, which the ``_in_order`` columns sum to exactly.
+
+    ``bytes_in_order``, ``traffic_bytes_in_order``, ``dispatches_in_order``: on top of the rows before (``order``: as for
+    ``whatif.waterfall``). ``bytes_alone``, ``arena_bytes_alone``, ``traffic_bytes_alone``, ``dispatches_alone``: this plan
+    with it against this plan without it; empty where nothing switches it or it is off.
+    """
+    others = {o.option: o for o in counterfactuals(compilation)}
+    rows = waterfall(compilation, order=order)
+    alone = [others.get(r.option) if r.kind == STEP and r.option else None for r in rows]
+    return typed({
+        "change": ([r.label for r in rows], "object"), "option": ([r.option for r in rows], "object"),
+        "bytes_in_order": ([r.nbytes for r in rows], "int64"), "traffic_bytes_in_order": ([r.traffic for r in rows], "int64"),
+        "dispatches_in_order": ([r.dispatches for r in rows], "int64"),
+        "bytes_alone": ([o and o.saved for o in alone], "Int64"), "arena_bytes_alone": ([o and o.arena_saved for o in alone], "Int64"),
+        "traffic_bytes_alone": ([o and o.traffic_saved for o in alone], "Int64"),
+        "dispatches_alone": ([o and o.dispatches_saved for o in alone], "Int64"),
+    })
 
 
 def sweep_frame(rows: Sequence[SweepRow]) -> pd.DataFrame:
