@@ -180,13 +180,13 @@ def difference(a: Dim | int, b: Dim | int) -> Dim | int:
 
 
 def _equal(a: Any, b: Any) -> bool | None:
-    """Whether two entries are equal for every value of the symbols (extents are 1 or more); None: it depends."""
+    """Whether two entries are equal for every value of the symbols (extents are 0 or more); None: it depends."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return bool(a == b)
     if isinstance(a, Dim) and isinstance(b, Dim):
         return True if a == b and not a.is_unknown else None
     number, symbol = (b, a) if isinstance(a, Dim) else (a, b)
-    return False if number < (0 if symbol.is_unknown else 1) and "-" not in (symbol.symbol or "") else None
+    return False if number < 0 and "-" not in (symbol.symbol or "") else None
 
 
 def _elementwise(fn: Callable[..., Any], *arrays: Array) -> Array:

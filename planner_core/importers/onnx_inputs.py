@@ -38,7 +38,7 @@ def declared_dims(tensor: onnx.TypeProto.Tensor) -> list[int | str | None] | Non
     out: list[int | str | None] = []
     for d in tensor.shape.dim:
         if d.WhichOneof("value") == "dim_value":
-            out.append(d.dim_value if d.dim_value > 0 else None)
+            out.append(d.dim_value if d.dim_value >= 0 else None)
         else:
             text = d.dim_param.replace("\0", "").strip()
             out.append(None if not text or "?" in text or text in ("-1", "0", "None") else text)
@@ -64,7 +64,7 @@ def evaluate(text: str, values: Mapping[str, int]) -> int | None:
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _checked(what: str, axes: Mapping[str, list[int | str | None] | None], dims: Mapping[str, int],
@@ -79,13 +79,13 @@ def _checked(what: str, axes: Mapping[str, list[int | str | None] | None], dims:
             raise ImportModelError(f"{what}: dims names {name!r}, which no input has; symbols: "
                                    f"{', '.join(known) or 'none'}. {listing}")
         if not _is_size(value):
-            raise ImportModelError(f"{what}: dim {name!r} is given as {value!r}; wanted an int of 1 or more")
+            raise ImportModelError(f"{what}: dim {name!r} is given as {value!r}; wanted an int of 0 or more")
     values = {k: int(v) for k, v in dims.items()}
     for name, sizes in shapes.items():
         if name not in axes:
             raise ImportModelError(f"{what}: shapes names {name!r}, which is no input. {listing}")
         if not all(_is_size(s) for s in sizes):
-            raise ImportModelError(f"{what}: shape of {name!r} is given as {list(sizes)}; wanted ints of 1 or more")
+            raise ImportModelError(f"{what}: shape of {name!r} is given as {list(sizes)}; wanted ints of 0 or more")
         row = axes[name]
         if row is None:
             continue
@@ -149,15 +149,15 @@ def bind_inputs(what: str, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[
             elif a is None:
                 got.append(UNKNOWN if axis else Dim(1))
                 if not axis:
-                    notes.append(f"Axis 0 of input {name!r} (no symbol) has no size in the file (0 or nothing); taken as 1.")
+                    notes.append(f"Axis 0 of input {name!r} (no symbol) has no size in the file; taken as 1.")
             else:
                 value = evaluate(a, values)
                 if value is None and Dim(None, a).names() & set(keep):
                     got.append(_kept(a, values))
                     continue
-                if value is not None and value < 1:
+                if value is not None and value < 0:
                     raise ImportModelError(f"{what}: axis {axis} of input {name!r} is {a!r}, which comes to less than "
-                                           f"1 with {values}; bind other values")
+                                           f"0 with {values}; bind other values")
                 got.append(Dim(value, _symbol(a)))
         out[name] = Shape(tuple(got), types[name])
     if any(d.value is None and not d.names() <= set(keep) for n, s in out.items() if n not in fixed for d in s.dims):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,14 +68,26 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> OnnxFile:
 
 
 def _check_written_once(proto: onnx.ModelProto, what: str) -> None:
-    """ONNX is in single-assignment form: a second writer of a name makes every reader ambiguous."""
-    writer: dict[str, str] = {}
-    for n in proto.graph.node:
+    """ONNX is in single-assignment form: a second writer of a name makes every reader ambiguous. Inputs and initializers
+    are written before the first node; bodies of control flow and functions are graphs of their own."""
+    _check_graph(proto.graph.node, [*(v.name for v in proto.graph.input), *(t.name for t in proto.graph.initializer),
+                                    *(t.values.name for t in proto.graph.sparse_initializer)], what, "")
+    for f in proto.functions:
+        _check_graph(f.node, f.input, what, f" of function {f.name!r}")
+
+
+def _check_graph(nodes: Iterable[onnx.NodeProto], given: Iterable[str], what: str, where: str) -> None:
+    writer = dict.fromkeys(given, "the graph's inputs or initializers")
+    for n in nodes:
         for name in filter(None, n.output):
             if name in writer:
-                raise ImportModelError(f"{what}: tensor {name!r} is written twice, by {writer[name]} and by {n.op_type} "
+                raise ImportModelError(f"{what}: tensor {name!r}{where} is written twice, by {writer[name]} and by {n.op_type} "
                                        f"{n.name!r}; not a valid ONNX graph, check it with onnx.checker")
             writer[name] = f"{n.op_type} {n.name!r}"
+        for attribute in n.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _check_graph(body.node, [*(v.name for v in body.input), *(t.name for t in body.initializer)], what,
+                             f" in {attribute.name} of {n.op_type} {n.name!r}")
 
 
 def _read(path: Path) -> bytes:

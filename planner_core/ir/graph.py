@@ -112,6 +112,10 @@ class Graph:
             raise
         except GraphError as e:
             raise GraphError(f"{op.name} {name or f'%{count}'} in {self.name!r}: {e}") from e
+        except IndexError as e:  # a shape rule asked for an axis that an operand doesn't have
+            shapes = ", ".join(str(self.nodes[i].shape) for i in inputs)
+            raise GraphError(f"{op.name} {name or f'%{count}'} in {self.name!r}: operands of {shapes} have too few axes for it; "
+                             "give it operands of higher rank (g.reshape)") from e
         return self._append(op, inputs, shape, name, tuple(source))
 
     def _append(self, op: Op, inputs: tuple[NodeId, ...], shape: Shape, name: str,

@@ -96,7 +96,7 @@ def _joined(g: Draft, n: NodeId, members: list[NodeId]) -> tuple[NodeId, NodeId,
     stack = g.op(c)
     if not isinstance(stack, Concat) or len(g.inputs(c)) != 2 or not last_axis(g, c, stack.axis) or g.dims(c)[-1] != 2:
         return None
-    if g.dims(n) != (*g.dims(c)[:-2], 2 * g.dims(c)[-2]):
+    if len(g.dims(c)) < 2 or g.dims(n) != (*g.dims(c)[:-2], 2 * g.dims(c)[-2]):
         return None
     members += [n, c]
     parts = []

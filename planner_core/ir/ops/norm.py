@@ -12,6 +12,8 @@ from planner_core.ir.shape import Shape
 
 
 def _vector(x: Shape, axis: int, *vectors: Shape) -> Shape:
+    if not x.rank:
+        raise GraphError(f"{x} has no axis to normalise over; wanted at least one")
     for v in vectors:
         if v.rank != 1 or not v.dims[0].same(x.dims[axis]):
             raise GraphError(f"a norm over axis {axis} of {x} wants vectors of {x.dims[axis]}, got {v}")

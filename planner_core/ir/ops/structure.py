@@ -60,6 +60,8 @@ class Narrow(Op):
     len: int
 
     def infer(self, x: Shape, *_: Shape) -> Shape:
+        if not x.rank:
+            raise GraphError(f"{x} has no axis to narrow; reshape it to [1] first")
         axis = x.axis(self.axis)
         have = x.dims[axis].value
         if self.start < 0 or self.len < 0 or (have is not None and self.start + self.len > have):
@@ -87,6 +89,8 @@ class Concat(Op):
         if not ins:
             raise GraphError("Concat needs at least one operand")
         first, axis = ins[0], ins[0].axis(self.axis)
+        if not first.rank:
+            raise GraphError(f"{first} has no axis to concatenate along; reshape it to [1] first")
         total = dim(0)
         for s in ins:
             if s.rank != first.rank or s.dtype is not first.dtype:

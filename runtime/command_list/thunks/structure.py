@@ -150,8 +150,8 @@ class Pad(Thunk):
             else:
                 k = (i - lo) % period
                 j = lo + (k if k < n else period - k)
-            into: tuple[Any, ...] = (*lead, i, *rest)
-            source: tuple[Any, ...] = (*lead, j, *rest)
+            into: tuple[Any, ...] = (*lead, slice(i, i + 1), *rest)  # slices: of one axis an index is no array
+            source: tuple[Any, ...] = (*lead, slice(j, j + 1), *rest)
             np.copyto(dst[into], dst[source])
 
 

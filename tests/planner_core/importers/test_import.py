@@ -170,7 +170,7 @@ def test_dims_notes_and_expressions() -> None:
     assert [str(graph.find(n).shape) for n in ("x", "m", "a")] == ["f32[B=1, S=4]", "f32[B=1, past + S=7]", "f32[1, 2]"]
     assert graph.notes == [
         "Axis 0 of input 'x' (symbol 'B') has no size in the file; taken as 1.",
-        "Axis 0 of input 'a' (no symbol) has no size in the file (0 or nothing); taken as 1."]
+        "Axis 0 of input 'a' (no symbol) has no size in the file; taken as 1."]
     assert not sound(proto, dims={"S": 4, "past": 3, "B": 2}, shapes={"a": (5, 2)}).notes
 
 
