@@ -305,7 +305,7 @@ class GatherBackward(Op):
         out = np.zeros((extent, *before, *after), dtype=dy.dtype)
         rows = np.moveaxis(dy.reshape(*before, idx.size, *after), self.axis, 0)
         np.add.at(out, _wrap(idx.reshape(-1), extent), rows)
-        return np.ascontiguousarray(np.moveaxis(out, 0, self.axis))
+        return np.asarray(np.moveaxis(out, 0, self.axis), order="C")
 
     def flops(self, out: Shape, dy: Shape, *_: Shape) -> int:
         return dy.numel
@@ -347,7 +347,7 @@ class CumsumBackward(Op):
 
     def evaluate(self, dy: Array, *_: Array) -> Array:
         out = np.cumsum(dy[..., ::-1], axis=-1, dtype=dy.dtype)[..., ::-1]
-        return np.ascontiguousarray(out - dy if self.exclusive else out)
+        return np.asarray(out - dy if self.exclusive else out, order="C")
 
     def flops(self, out: Shape, *ins: Shape) -> int:
         return out.numel

@@ -213,7 +213,7 @@ class ConvTranspose2d(Op):
             add = contract("ngchw,gcm->ngmhw", xg, wg[..., i, j]).reshape(n, g * per, h, wd)
             full[:, :, i * dh : i * dh + (h - 1) * sh + 1 : sh, j * dw : j * dw + (wd - 1) * sw + 1 : sw] += add
         t, l, b, r = self.pads
-        return np.ascontiguousarray(full[:, :, t : full.shape[2] - b, l : full.shape[3] - r])
+        return np.asarray(full[:, :, t : full.shape[2] - b, l : full.shape[3] - r], order="C")
 
     def flops(self, out: Shape, x: Shape, w: Shape, *_: Shape) -> int:
         return 2 * x.numel * math.prod(w.sizes[1:])

@@ -55,7 +55,7 @@ class ConvBackwardInput(Op):
         for tap, window in _windows(self, w.shape[2:], out):
             full[(slice(None),) * 3 + window] += contract("ngm...,gmc->ngc...", dyg, wg[(slice(None),) * 3 + tap])
         cut = tuple(slice(self.pads[i], self.pads[i] + e) for i, e in enumerate(dims[2:]))
-        return np.ascontiguousarray(full[(slice(None),) * 3 + cut]).reshape(dims)
+        return np.asarray(full[(slice(None),) * 3 + cut], order="C").reshape(dims)
 
     def flops(self, out: Shape, w: Shape, dy: Shape, *_: Shape) -> int:
         return 2 * dy.numel * math.prod(w.sizes[1:])
@@ -132,7 +132,7 @@ class MaxPool2dBackward(Op):
         dx = np.zeros_like(xp)
         for k, t in enumerate(taps):
             dx[(slice(None), slice(None), *t)] += np.where(first == k, dy, 0)
-        return np.ascontiguousarray(dx[:, :, top : top + x.shape[2], left : left + x.shape[3]])
+        return np.asarray(dx[:, :, top : top + x.shape[2], left : left + x.shape[3]], order="C")
 
     def flops(self, out: Shape, x: Shape, dy: Shape, *_: Shape) -> int:
         return dy.numel * math.prod(self.kernel)
@@ -170,7 +170,7 @@ class MeanPool2dBackward(Op):
         for t in _taps(self, out):
             dx[(slice(None), slice(None), *t)] += share
         top, left = self.pads[:2]
-        return np.ascontiguousarray(dx[:, :, top : top + dims[2], left : left + dims[3]])
+        return np.asarray(dx[:, :, top : top + dims[2], left : left + dims[3]], order="C")
 
     def flops(self, out: Shape, dy: Shape, *_: Shape) -> int:
         return dy.numel * (math.prod(self.kernel) + 1)

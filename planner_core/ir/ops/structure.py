@@ -45,7 +45,7 @@ class Transpose(Op):
         return Shape(tuple(x.dims[p] for p in self.perm), x.dtype)
 
     def evaluate(self, x: Array, *_: Array) -> Array:
-        return np.ascontiguousarray(x.transpose(self.perm))
+        return np.asarray(x.transpose(self.perm), order="C")
 
     def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
         return (g.transpose(dy, perm=tuple(self.perm.index(i) for i in range(len(self.perm)))),)
@@ -124,7 +124,7 @@ class Expand(Op):
         return Shape(broadcast_dims(x, Shape(self.dims)), x.dtype)
 
     def evaluate(self, x: Array, *_: Array) -> Array:
-        return np.ascontiguousarray(np.broadcast_to(x, np.broadcast_shapes(x.shape, Shape(self.dims).sizes)))
+        return np.asarray(np.broadcast_to(x, np.broadcast_shapes(x.shape, Shape(self.dims).sizes)), order="C")
 
     def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
         return (unbroadcast(g, dy, g[inputs[0]].shape),)
@@ -159,7 +159,7 @@ class Reverse(Op):
         return x
 
     def evaluate(self, x: Array, *_: Array) -> Array:
-        return np.ascontiguousarray(np.flip(x, self.axes))
+        return np.asarray(np.flip(x, self.axes), order="C")
 
     def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
         return (g.reverse(dy, axes=self.axes),)
@@ -265,7 +265,7 @@ class Slice(Op):
         index: list[slice] = [slice(None)] * x.ndim
         for axis, start, stop, step in zip(self.axes, self.starts, self.stops, self.steps, strict=True):
             index[axis] = slice(start, None if stop < 0 else stop, step)
-        return np.ascontiguousarray(x[tuple(index)])
+        return np.asarray(x[tuple(index)], order="C")
 
     def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
         return (g.slice_backward(dy, axes=self.axes, starts=self.starts, stops=self.stops, steps=self.steps,
