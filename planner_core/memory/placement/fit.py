@@ -79,7 +79,7 @@ class Placer:
     def place(self, order: I64, fit: str = "first") -> Offsets:
         p = self.problem
         order = order[np.argsort(p.fixed[order] < 0, kind="stable")]
-        if not self.compiled:
+        if not self.compiled or all(_at_the_peak(p) or (False,)):  # all live at one step: a stack, in one pass
             return place_plain(p, order, fit)
         if self.lists is None:
             from planner_core.memory.placement.tree_kernel import place_by_tree
@@ -109,26 +109,72 @@ def _leaves(problem: Problem) -> tuple[I64, I64, int]:
 
 
 def place_plain(problem: Problem, order: I64, fit_name: str = "first") -> Offsets:
-    """``place`` by the tree of intervals: no numba, any number of meetings. ``order`` has fixed buffers first."""
+    """``place`` by the tree of intervals: no numba, any number of meetings. ``order`` has fixed buffers first.
+
+    As long as all that is live at the most crowded step makes one stack up to the arena's height, what is live there too
+    goes on top, without a look at the tree: gaps below are less than an alignment. Pinned plans are such stacks.
+    """
     fit = _FITS[fit_name]
     count = len(problem)
     offsets = np.zeros(count, dtype=np.int64)
     if not count:
         return offsets
-    unit = _unit(problem)
-    first, last, leaves = _leaves(problem)
-    cover: list[_Intervals | None] = [None] * (2 * leaves)
-    some: list[_Intervals | None] = [None] * (2 * leaves)
-    births, deaths = (first + leaves).tolist(), (last + leaves).tolist()
+    tree = _Tree(problem)
     needs = (problem.size + problem.guard).tolist()
     aligns, fixed = problem.alignment.tolist(), problem.fixed.tolist()
     result = [0] * count
+    stacked = _at_the_peak(problem)
+    waiting: list[int] = []  # on the stack, not yet in the tree
+    height = 0
     for i in order.tolist():
-        need, left, right = needs[i], births[i], deaths[i]
+        need = needs[i]
         if need == 0:
             result[i] = max(fixed[i], 0)
             continue
-        # the O(log T) nodes whose spans make up the live range, and the nodes above them
+        if stacked is not None and stacked[i]:
+            result[i] = at = -(-height // aligns[i]) * aligns[i]
+            height = at + need
+            waiting.append(i)
+            continue
+        for k in waiting:
+            tree.insert(k, result[k], needs[k])
+        waiting.clear()
+        result[i] = at = fixed[i] if fixed[i] >= 0 else fit(tree.found(i), need, aligns[i])
+        tree.insert(i, at, need)
+        if at + need > height:
+            stacked, height = None, at + need
+    return np.asarray(result, dtype=np.int64)
+
+
+def _at_the_peak(problem: Problem) -> list[bool] | None:
+    """Who is live at the step with most bytes; None where the argument about gaps fails: alignments of several sizes, or
+    fixed buffers."""
+    if bool((problem.fixed >= 0).any()) or int(problem.alignment.min()) != int(problem.alignment.max()):
+        return None
+    points, born = np.unique(problem.birth, return_inverse=True)
+    dead = np.searchsorted(points, problem.death, side="right")
+    need = problem.size + problem.guard
+    delta = np.zeros(len(points) + 1, dtype=np.int64)
+    np.add.at(delta, born, need)
+    np.add.at(delta, dead, -need)
+    step = int(points[int(np.cumsum(delta[:-1]).argmax())])
+    here: list[bool] = ((problem.birth <= step) & (problem.death >= step)).tolist()
+    return here
+
+
+class _Tree:
+    """The binary tree over time: per node the bytes of buffers that live through it, and of those that live in it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.unit = _unit(problem)
+        first, last, leaves = _leaves(problem)
+        self.cover: list[_Intervals | None] = [None] * (2 * leaves)
+        self.some: list[_Intervals | None] = [None] * (2 * leaves)
+        self.births, self.deaths = (first + leaves).tolist(), (last + leaves).tolist()
+
+    def nodes(self, i: int) -> tuple[list[int], list[int]]:
+        """``(parts, above)``: the O(log T) nodes whose spans make up the live range, and the nodes above them."""
+        left, right = self.births[i], self.deaths[i]
         parts, above = [], []
         a, b = left, right + 1
         while a < b:
@@ -150,16 +196,19 @@ def place_plain(problem: Problem, order: I64, fit_name: str = "first") -> Offset
                     above.append(b)
                 a >>= 1
                 b >>= 1
-        if fixed[i] >= 0:
-            at = fixed[i]
-        else:
-            found = [c for p in parts if (c := some[p]) is not None]
-            found += [c for p in above if (c := cover[p]) is not None]
-            at = fit(found, need, aligns[i])
-        result[i] = at
-        end = -(-(at + need) // unit) * unit
+        return parts, above
+
+    def found(self, i: int) -> list[_Intervals]:
+        """The bytes taken at some step of the buffer's life."""
+        parts, above = self.nodes(i)
+        return [c for p in parts if (c := self.some[p]) is not None] + [c for p in above if (c := self.cover[p]) is not None]
+
+    def insert(self, i: int, at: int, need: int) -> None:
+        """Take ``need`` bytes from ``at`` on for the buffer's life."""
+        parts, above = self.nodes(i)
+        some, end = self.some, -(-(at + need) // self.unit) * self.unit
         for p in parts:
-            for tree in (cover, some):
+            for tree in (self.cover, some):
                 if (c := tree[p]) is None:
                     tree[p] = [at, end]
                 else:
@@ -171,7 +220,6 @@ def place_plain(problem: Problem, order: I64, fit_name: str = "first") -> Offset
                 c[-1] = end
             elif end > c[1] or at < c[0]:  # not within the first interval, the commonest case
                 _insert(c, at, end)
-    return np.asarray(result, dtype=np.int64)
 
 
 def _pairs(found: list[_Intervals]) -> list[tuple[int, int]]:

@@ -332,3 +332,18 @@ def test_a_claim_that_another_row_disproves_is_the_claimers_failure() -> None:
     assert "claims a bound of 30 bytes, above the arena of 10 that 'first_fit' has" in told.error
     assert isinstance(honest, Solution)
     assert (honest.lower_bound, honest.proven) == (10, True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.sampled_from(FITS), st.sampled_from(ORDERS), st.sampled_from([1, 64]))
+def test_a_stack_at_the_peak_is_what_the_tree_finds(p: Problem, fit: str, order: str, alignment: int) -> None:
+    """What is placed without a look at the tree lies where the tree would put it; pinned plans lie so from end to end."""
+    from planner_core.memory.placement import fit as module
+
+    for death in (p.death, np.full(len(p), int(p.death.max(initial=0)))):  # as they are, and all kept to the end
+        q = Problem.of(p.birth, death, p.size, alignment=alignment, guard=p.guard)
+        o = order_of(q, order)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_at_the_peak", lambda _: None)
+            want = place_plain(q, o, fit).tolist()
+        assert place_plain(q, o, fit).tolist() == want
