@@ -10,6 +10,7 @@ from typing import Any
 from planner_core.decision import Decision, DecisionLog, Verdict
 from planner_core.errors import FusionError, GraphError
 from planner_core.fusion.draft import Committed, Draft, Refused, Rewrite
+from planner_core.fusion.moves import append_refusal
 from planner_core.fusion.options import FusionOptions, fusion_for_target
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import LIMITS, RULES, Limits, Rule
@@ -17,12 +18,12 @@ from planner_core.ir import Graph, NodeId
 from planner_core.ir.folds import folded_transposes
 from planner_core.target import FOLDS, Target
 
-__all__ = ["Fusion", "fuse_graph", "limits_of"]
+__all__ = ["PIPELINE_REASONS", "Fusion", "fuse_graph", "limits_of"]
 
 _BOUNDARY = frozenset({"Input", "Param", "Constant"})
 MOST_ROUNDS = 12
 """Rounds of one phase; a pipeline that still changes something then is a rule's mistake."""
-_PIPELINE_REASONS = frozenset({Refusal.SHAPE, Refusal.ORDER})
+PIPELINE_REASONS = frozenset({Refusal.SHAPE, Refusal.ORDER, Refusal.OVERWRITTEN, Refusal.LASTING})
 """Refusals that the pipeline itself gives to a rewrite that does not fit."""
 
 
@@ -168,7 +169,7 @@ class _Run:
     def _apply(self, rule: Rule, r: Rewrite) -> bool:
         g = self.draft
         anchor = self._source(r.anchor)
-        done = g.commit(r)
+        done = append_refusal(g, r) or g.commit(r)
         if isinstance(done, Refused):
             self._refuse(rule, r.anchor, done)
             return False
@@ -192,7 +193,7 @@ class _Run:
             sum(b for b, _ in gone) - sum(b for b, _ in made), sum(d for _, d in gone) - sum(d for _, d in made)))
 
     def _refuse(self, rule: Rule, n: NodeId, found: Refused) -> None:
-        if found.reason not in rule.reasons and found.reason not in _PIPELINE_REASONS:
+        if found.reason not in rule.reasons and found.reason not in PIPELINE_REASONS:
             raise FusionError(f"rule {rule.name} refuses with {found.reason.name}, which it does not declare")
         g, anchor = self.draft, self._source(n)
         culprit = self._source(found.at)

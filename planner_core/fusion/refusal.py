@@ -41,4 +41,6 @@ class Refusal(Enum):
     COMMAND_PASS = "this form belongs to a command pass on the target (option decode_forms takes it here)"
     QUANTISATION = "the quantised weight is not in a layout that the kernel reads"
     ORDER = "an operand is only ready after the place where the fused kernel would run"
+    OVERWRITTEN = "an append writes into the bytes of a value before the fused kernel, or its reader, would read it"
+    LASTING = "an append would write into bytes that outlive the run: a param, a constant, or what is made of them"
     LIMIT = "the search stopped at its limit"

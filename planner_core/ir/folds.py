@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner_core.ir import DType, Graph, Node, NodeId
+from planner_core.ir.overwrites import spoiled_by_appends
 
 __all__ = ["SMALL_M_GROUPED", "folded_transposes", "is_elidable_bank_transpose", "is_elidable_folded_transpose",
            "is_elidable_matmul_transpose"]
@@ -56,5 +57,8 @@ def is_elidable_folded_transpose(graph: Graph, node: NodeId, require_small_m: bo
 
 
 def folded_transposes(graph: Graph, require_small_m: bool = False) -> list[NodeId]:
-    """Every transpose of a graph that is elidable, in order."""
-    return [i for i in graph.of("Transpose") if is_elidable_folded_transpose(graph, i, require_small_m)]
+    """Every transpose of a graph that is elidable, in order, but those whose source an append overwrites before the product
+    reads it (``overwrites.py``): they are made while the old rows are there."""
+    found = [i for i in graph.of("Transpose") if is_elidable_folded_transpose(graph, i, require_small_m)]
+    spoiled = spoiled_by_appends(graph, found)
+    return [i for i in found if i not in spoiled]

@@ -6,7 +6,7 @@ from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Op
 from planner_core.ir.shape import Shape
 
-__all__ = ["STATIC_OPS", "is_pure_view", "is_view", "views"]
+__all__ = ["STATIC_OPS", "is_pure_view", "is_view", "static_mask", "views"]
 
 STATIC_OPS = frozenset({"Cast", "Reshape", "Transpose", "Narrow", "Expand", "Concat", "Activation", "Binary", "Where",
                         "Fma"})
@@ -32,3 +32,17 @@ def is_pure_view(graph: Graph, node: NodeId) -> bool:
     """A view that needs no work: ``Reshape``, ``Cast`` to the parent's dtype, ``Narrow`` on axis 0."""
     n = graph[node]
     return bool(n.inputs) and views(n.op, graph[n.inputs[0]].shape, n.shape)
+
+
+def static_mask(graph: Graph) -> list[bool]:
+    """Of every node, whether it is computed from params and constants alone by ``STATIC_OPS``; worked out once a graph."""
+    found = graph._cache.get("static")
+    if isinstance(found, list):
+        return found
+    static = [False] * len(graph)
+    for n in graph.nodes:
+        name = n.op.name
+        static[n.id] = name in ("Param", "Constant") or (
+            name in STATIC_OPS and bool(n.inputs) and all(static[i] for i in n.inputs))
+    graph._cache["static"] = static
+    return static

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from planner_core.ir import DType, Graph, NodeId
-from planner_core.ir.views import STATIC_OPS
+from planner_core.ir.views import static_mask
 from planner_core.memory.conv3d import conv3d_epilogue_folds
 from planner_core.memory.elide import elided_transposes
 from planner_core.memory.facts import NOT_BOUNDARY, facts_of
@@ -109,20 +109,6 @@ def _onnx_duration(s: LiveState) -> None:
     seeds += [n.id for n in g.nodes if n.dtype is DType.I64
               and (n.op.name in ("Expand", "Where", "Binary", "Cast") or n.shape.rank <= 2)]
     s.extend_ancestors(seeds)
-
-
-def static_mask(graph: Graph) -> list[bool]:
-    """``is_static_weight_tensor`` of every node, worked out once a graph."""
-    found = graph._cache.get("static")
-    if isinstance(found, list):
-        return found
-    static = [False] * len(graph)
-    for n in graph.nodes:
-        name = n.op.name
-        static[n.id] = name in ("Param", "Constant") or (
-            name in STATIC_OPS and bool(n.inputs) and all(static[i] for i in n.inputs))
-    graph._cache["static"] = static
-    return static
 
 
 def is_static_weight_tensor(graph: Graph, node: NodeId) -> bool:

@@ -21,7 +21,7 @@ from runtime.command_list import CommandList, Operand, Role, Scratch, Thunk
 from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunks.host import CustomOp
 from runtime.errors import SanitizeError
-from runtime.executors.audit_boundary import check_boundary, check_slots
+from runtime.executors.audit_boundary import check_appends, check_boundary, check_slots
 from runtime.executors.audit_mirror import Mirror
 from runtime.executors.audit_slots import Slots
 from runtime.executors.audit_spans import SpanMap, equal_bytes, poison
@@ -56,9 +56,10 @@ class Audit:
     # --- the steps of a run -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Check the slots and the boundary; poison the whole arena but params there; constants and inputs come next."""
+        """Check slots, boundary and appends; poison the whole arena but params there; constants and inputs come next."""
         check_slots(self.commands)
         check_boundary(self.commands)
+        check_appends(self.commands)
         arena = self.buffers["arena"]
         spans = [p.operand.span for p in self.commands.params if p.operand.space == "arena"]
         kept = [arena[a:b].copy() for _, a, b in spans]

@@ -1,15 +1,19 @@
-"""Owns what an audit checks before the first thunk: that slots, params, inputs and constants lie where they may."""
+"""Owns what an audit checks before the first thunk: that slots, params, inputs and constants lie where they may, and that
+no append spoils what is read later or outlives the run."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
+
+from planner_core.ir.overwrites import overwrite_reasons
 from runtime.command_list import CommandList, SlotLife
 from runtime.command_list.provenance import Provenance
 from runtime.errors import SanitizeError
-from runtime.executors.blame import blame_of_slot
+from runtime.executors.blame import blame_of_slot, blame_of_thunk
 
-__all__ = ["check_boundary", "check_slots"]
+__all__ = ["check_appends", "check_boundary", "check_slots"]
 
 
 def _of(s: SlotLife) -> str:
@@ -55,6 +59,18 @@ def check_boundary(commands: CommandList) -> None:
         if not any(s.offset <= start and end <= s.offset + s.size and s.birth <= 0 for s in slots) and (slots or space == "arena"):
             _refuse(commands, _slot_at(commands, space, start), f"{name} at {space} [{start}, {end}) is not inside one slot that "
                     "is alive at the start", start, space)
+
+
+def check_appends(commands: CommandList) -> None:
+    """No thunk stands for a node that an append makes unrunnable (``planner_core/ir/overwrites.py``). Constants and params
+    are loaded anew for an audit, so that only the graph tells."""
+    known: Provenance | None = commands.provenance
+    if known is None:
+        return
+    for node, why in overwrite_reasons(known.graph, np.flatnonzero(known.plan.elided).tolist()).items():
+        for i in (k for k, of in enumerate(commands.node_of) if of == node):
+            label, name, blame = commands.thunks[i].trace_label, commands.node_names[node], blame_of_thunk(commands, i)
+            raise SanitizeError(f"thunk {i} {label} of {name}: {why}. To blame: {blame}", thunk=i, label=label, node=name, blame=blame)
 
 
 def _slot_at(commands: CommandList, space: str, at: int) -> SlotLife | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from planner_core.errors import UnboundDimError
 from planner_core.ir import DType, Graph, Node, NodeId, Op
+from planner_core.ir.overwrites import overwrite_reasons
 from planner_core.memory import (
     NO_SLOT,
     SPACES,
@@ -30,7 +31,6 @@ from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunk import Thunk
 from runtime.command_list.thunks.host import HostOp, Unrunnable
 from runtime.errors import LoweringError
-from runtime.lowering.appends import overwritten_reads
 
 __all__ = ["BOUNDARY", "Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
 
@@ -178,7 +178,7 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
     ctx = Lowering(graph, plan)
     thunks: list[Thunk] = []
     node_of: list[int] = []
-    overwritten = overwritten_reads(graph)
+    overwritten = overwrite_reasons(graph, np.flatnonzero(plan.elided).tolist())
     for n in graph.nodes:
         made = _lower_or_say_why(ctx, n) if n.id not in overwritten else (Unrunnable(n.op.name, n.label, overwritten[n.id]),)
         thunks += made

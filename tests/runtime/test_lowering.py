@@ -8,12 +8,12 @@ import pytest
 from planner_core.ir import UNKNOWN, Dim, DType, Graph, Shape
 from planner_core.ir.op import registry as ops
 from planner_core.ir.ops import REGION_STEP, region_steps
+from planner_core.ir.overwrites import overwrite_reasons
 from runtime import RunError, compile_graph, register_kernel
 from runtime.command_list.thunks.adaln import pack_lead, unpack_lead
 from runtime.command_list.thunks.packed_attention import FusedAttn
 from runtime.command_list.thunks.region import ElementwiseRegion
 from runtime.lowering import how_lowered, lower_graph
-from runtime.lowering.appends import overwritten_reads
 from tests.runtime.gallery import as_written
 
 
@@ -234,9 +234,9 @@ def test_two_appends_to_one_value_are_refused() -> None:
     c, r = g.input("cache", (1, 4, 2)), g.input("rows", (1, 1, 2))
     first = g.kv_append(c, r, axis=1, start=0, name="first")
     g.set_outputs(first, g.kv_append(c, r, axis=1, start=1, name="second"))
-    assert set(overwritten_reads(g)) == {3}
+    assert set(overwrite_reasons(g)) == {3}
     chained = Graph("chain")
     c, r = chained.input("cache", (1, 4, 2)), chained.input("rows", (1, 1, 2))
     first = chained.kv_append(c, r, axis=1, start=0)
     chained.set_outputs(chained.kv_append(first, r, axis=1, start=1))
-    assert overwritten_reads(chained) == {}
+    assert overwrite_reasons(chained) == {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner_core.fusion import RULES, Fusion, FusionOptions, FusionTarget, Refusal, fuse_graph, no_fusion
+from planner_core.fusion.pipeline import PIPELINE_REASONS
 from planner_core.ir import Array, Graph
 from planner_core.ir.validate import validate
 from planner_core.memory import PlanOptions, plan_graph
@@ -134,7 +135,7 @@ def same(graph: Graph, *rules: str, target: FusionTarget = FusionTarget.CPU, dec
     for d in f.log:
         assert d.rule in RULES
         assert (d.reason is None) == d.applied
-        assert d.reason is None or d.reason in RULES[d.rule].reasons | {Refusal.SHAPE, Refusal.ORDER}
+        assert d.reason is None or d.reason in RULES[d.rule].reasons | PIPELINE_REASONS
         assert all(0 <= i < len(graph) for i in (d.anchor, *d.nodes))
     return f
 

@@ -9,6 +9,7 @@ import pytest
 
 from planner_core.errors import FusionError
 from planner_core.fusion import RULES, FusionOptions, FusionTarget, Refusal, fuse_graph, fusion_for_target
+from planner_core.fusion.pipeline import PIPELINE_REASONS
 from planner_core.ir import DType, Graph
 from planner_core.options import options_of
 from tests.planner_core.fusion.harness import Applied, Refused, case_id, check_applied, check_refused, same
@@ -17,6 +18,8 @@ MODULES = [importlib.import_module(f"tests.planner_core.fusion.{p.stem}")
            for p in sorted(Path(__file__).parent.glob("cases_*.py"))]
 APPLIED: list[Applied] = [c for m in MODULES for c in m.APPLIED]
 REFUSED: list[Refused] = [c for m in MODULES for c in m.REFUSED]
+MOVES = {Refusal.OVERWRITTEN, Refusal.LASTING}
+"""What the pipeline refuses for any rule, beside a kernel's shapes and order."""
 
 
 @pytest.mark.parametrize("case", APPLIED, ids=case_id)
@@ -36,12 +39,13 @@ def test_every_rule_has_an_example() -> None:
 def test_every_reason_of_every_rule_has_an_example() -> None:
     declared = {(r.name, reason) for r in RULES.values() for reason in r.reasons}
     assert {(c.rule, c.reason) for c in REFUSED} >= declared
-    assert {(c.rule, c.reason) for c in REFUSED} <= declared | {(r, Refusal.SHAPE) for r in RULES}
+    assert {(c.rule, c.reason) for c in REFUSED} <= declared | {(r, p) for r in RULES for p in (Refusal.SHAPE, *MOVES)}
+    assert {c.reason for c in REFUSED} >= MOVES
 
 
 def test_every_reason_is_some_rules() -> None:
     used = {reason for r in RULES.values() for reason in r.reasons}
-    assert set(Refusal) == used | {Refusal.SHAPE, Refusal.ORDER}
+    assert set(Refusal) == used | PIPELINE_REASONS
 
 
 def test_options_are_the_rules() -> None:
