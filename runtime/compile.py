@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from planner_core.memory import (
 from planner_core.memory.verify import require_sound
 from planner_core.options import OptionInfo, coerce_option, option, options_of
 from runtime.command_list import CommandList
-from runtime.executors import HostExecutor
+from runtime.executors import ExecutorPool, HostExecutor
 from runtime.legalise import apply_precision
 from runtime.lowering import lower_graph
 from runtime.passes import PassOptions, PassResult, run_passes
@@ -193,7 +194,8 @@ class Compilation:
     commands_before: CommandList
     passed: PassResult
     timings: dict[str, float]
-    _executor: HostExecutor | None = field(default=None, repr=False)
+    _pool: ExecutorPool | None = field(default=None, init=False, repr=False)
+    _making: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @property
     def fused(self) -> Graph:
@@ -295,15 +297,37 @@ class Compilation:
         return profile(self, inputs, repeat)
 
     @property
-    def executor(self) -> HostExecutor:
+    def executors(self) -> ExecutorPool:
         """Made on first use, then kept: buffers and views are set up once."""
-        if self._executor is None:
-            self._executor = HostExecutor(self.commands, self.legal.weights, self.fusion.frozen)
-        return self._executor
+        pool = self._pool
+        if pool is None:
+            with self._making:
+                pool = self._pool
+                if pool is None:
+                    pool = self._pool = ExecutorPool(HostExecutor(self.commands, self.legal.weights, self.fusion.frozen))
+        return pool
+
+    @property
+    def executor(self) -> HostExecutor:
+        """The first of ``executors``: the one that runs where none overlap, and that params are set in."""
+        return self.executors.first
 
     def run(self, inputs: Mapping[str, Array], sanitize: bool = False, timed: bool = False) -> dict[str, Array]:
-        """Outputs by name for inputs by name, on the planned arena. ``sanitize`` audits every thunk."""
-        return self.executor.run(inputs, sanitize=sanitize, timed=timed)
+        """Outputs by name for inputs by name, on the planned arena. ``sanitize`` audits every thunk; ``timed`` fills
+        ``executor.seconds``.
+
+        Safe for threads, and for a kernel that runs the compilation it is called from: runs at the same time get arenas of
+        their own (``ExecutorPool``), one more for each.
+        """
+        pool = self._pool or self.executors
+        executor = pool.take()
+        try:
+            out = executor.run(inputs, sanitize=sanitize, timed=timed)
+            if timed and executor is not pool.first:
+                pool.first.seconds = executor.seconds.copy()
+            return out
+        finally:
+            pool.give(executor)
 
 
 def _timed(timings: dict[str, float], stage: str, fn: Callable[[], _T]) -> _T:

@@ -1,10 +1,11 @@
 """Owns how bodies run: each nested graph is compiled once and called from its op's ``HostOp``.
 
-A body has an arena of its own, outside the plan of the graph around it.
+A body has an arena of its own, outside the plan of the graph around it; bodies that run at the same time, one each.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from runtime.compile import Compilation, CompileOptions, compile_graph
 __all__ = ["run_body"]
 
 _COMPILED: WeakKeyDictionary[Any, Compilation] = WeakKeyDictionary()
+_LOCK = threading.RLock()
 
 
 class _Key:
@@ -26,12 +28,19 @@ class _Key:
     __slots__ = ("__weakref__",)
 
 
+def _compiled(body: Graph) -> Compilation:
+    """The body's compilation, made by one thread and used by all."""
+    with _LOCK:
+        key = body._cache.setdefault("runtime.body", _Key())
+        found = _COMPILED.get(key)
+        if found is None:
+            found = _COMPILED[key] = compile_graph(body, CompileOptions())
+        return found
+
+
 def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
     """The body's outputs for its inputs in order."""
-    key = body._cache.setdefault("runtime.body", _Key())
-    compiled = _COMPILED.get(key)
-    if compiled is None:
-        compiled = _COMPILED[key] = compile_graph(body, CompileOptions())
+    compiled = _compiled(body)
     feed = {body[i].name: np.asarray(x, dtype=body[i].dtype.numpy).reshape(body[i].shape.sizes)
             for i, x in zip(body.inputs, inputs, strict=True)}
     found = compiled.run(feed)

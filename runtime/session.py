@@ -1,7 +1,7 @@
 """Owns ``Session`` and ``CompiledGraph``: a graph compiled for a device, its weights, its resident handles, its runs.
 
 What a compiled graph can share: its weight buffer, with any other of equal layout (``share_params_from``). Its arena is
-its own, so one run at a time; a lock makes threads take turns.
+its own and may hold resident rows, so threads take turns at it; a run that one of its own kernels starts gets a twin.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +73,9 @@ class CompiledGraph:
         """Full extent -> why no part of it can be active, once known."""
         self._lock = threading.RLock()
         self._own_weights = True
+        self._busy = False
+        """A run of the thread that holds the lock is under way."""
+        self._twins: list[HostExecutor] = []
 
     @classmethod
     def of(cls, c: Compilation, bucket_symbol: str = "") -> CompiledGraph:
@@ -156,6 +160,7 @@ class CompiledGraph:
                 return False
             self._own_weights = False
             self._active.clear()
+            self._twins.clear()
             return True
 
     def same_weights(self, other: CompiledGraph) -> bool:
@@ -247,24 +252,46 @@ class CompiledGraph:
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> dict[str, Array]:
         """Outputs by name, as copies. With an active extent, inputs may have all rows or the active ones alone.
 
-        Raises ``RunError`` for wrong inputs; a thread waits for the run of another.
+        Raises ``RunError`` for wrong inputs. A thread waits for the run of another; a run from within a run, by a kernel of
+        it, has an arena of its own, and is refused where rows are resident or the extent is cut.
         """
         with self._lock:
-            active = None
-            if self._extent is not None and sanitize:
-                self.extent_reason = "audited runs are whole"
-            elif self._extent is not None and self._extent[0] != self._extent[1]:
-                active = self._active_executor(self._extent)
-            running = active or self.executor
-            if self.handles.feeding:
-                self.handles.check_feeds(running)
-            if active is None:
-                self.executor.execute(inputs, sanitize=sanitize, timed=timed)
-            else:
-                active.execute(self._cut(active, inputs), timed=timed)
-            if self.handles.feeding:
-                self.handles.fed(running)
-            return self.executor.outputs()
+            if self._busy:
+                return self._run_within(inputs, sanitize, timed)
+            self._busy = True
+            try:
+                return self._run(inputs, sanitize, timed)
+            finally:
+                self._busy = False
+
+    def _run_within(self, inputs: Mapping[str, Array], sanitize: bool, timed: bool) -> dict[str, Array]:
+        """A run while another of this thread is under way, on a twin of the executor."""
+        if self.executor.resident or self.handles.feeding or self._extent is not None:
+            raise RunError(f"{self.commands.name!r} is run from within its own run: its arena, with the rows that "
+                           f"{'are resident' if self._extent is None else 'an active extent cuts'}, is in use; compile another "
+                           "one for the kernel, or call it behind the run")
+        twin = self._twins.pop() if self._twins else self.executor.twin()
+        try:
+            return twin.run(inputs, sanitize=sanitize, timed=timed)
+        finally:
+            self._twins.append(twin)
+
+    def _run(self, inputs: Mapping[str, Array], sanitize: bool, timed: bool) -> dict[str, Array]:
+        active = None
+        if self._extent is not None and sanitize:
+            self.extent_reason = "audited runs are whole"
+        elif self._extent is not None and self._extent[0] != self._extent[1]:
+            active = self._active_executor(self._extent)
+        running = active or self.executor
+        if self.handles.feeding:
+            self.handles.check_feeds(running)
+        if active is None:
+            self.executor.execute(inputs, sanitize=sanitize, timed=timed)
+        else:
+            active.execute(self._cut(active, inputs), timed=timed)
+        if self.handles.feeding:
+            self.handles.fed(running)
+        return self.executor.outputs()
 
     def _cut(self, active: HostExecutor, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Inputs of full extent cut to the active rows."""
@@ -279,8 +306,14 @@ class CompiledGraph:
 
     def sync_pending(self) -> None:
         """Return when no run is in flight."""
-        with self._lock:
+        with self.standing_still():
             pass
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """No run of another thread is in flight, or starts, within the ``with``."""
+        with self._lock:
+            yield
 
     # --- resident handles -------------------------------------------------------------------------
 

@@ -1,11 +1,16 @@
-"""Owns what the caches share: one lock, compiles in flight that are waited for, weight sharing, reports."""
+"""Owns what the caches share: one lock, compiles in flight that are waited for, weight sharing, reports.
+
+The lock is held for bookkeeping alone: runs are waited for before it is taken or after it was let go, so that a reader
+never waits for somebody's run. Order where both are held: an entry's own lock, then the cache's.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from planner_core.ir import Array
@@ -87,6 +92,8 @@ class CacheBase:
         self._donor: int | None = None
         self._left: dict[int, int] = {}
         """Weight buffer -> bytes counted for its owner, which was dropped while others stood on it."""
+        self._leaving: list[CompiledGraph] = []
+        """Entries dropped under the lock whose runs are yet to be waited for."""
         self._hits = self._misses = self._evictions = 0
 
     @property
@@ -96,6 +103,20 @@ class CacheBase:
     @property
     def precision_policy(self) -> PrecisionPolicy | None:
         return self.session.precision_policy
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """The lock, for changes that may drop entries; their runs are waited for once it is let go. Not within itself."""
+        gone: list[CompiledGraph] = []
+        try:
+            with self._lock:
+                try:
+                    yield
+                finally:
+                    gone, self._leaving = self._leaving, gone
+        finally:
+            for entry in gone:
+                entry.sync_pending()
 
     # --- one compile a slot -----------------------------------------------------------------------
 
@@ -115,13 +136,21 @@ class CacheBase:
             flight.wait(key)
         try:
             made = make()
+        except BaseException:
             with self._lock:
+                self._landed(slot, flight)
+            raise
+        with self._dropping():
+            try:
                 self._insert(slot, key, made)
-            return made, False
-        finally:
-            with self._lock:
-                self._inflight.pop(slot, None)
-            flight.done.set()
+            finally:
+                self._landed(slot, flight)  # before the runs of what left are waited for
+        return made, False
+
+    def _landed(self, slot: int, flight: InFlight) -> None:
+        """Those who wait for a compile go on (under the lock)."""
+        self._inflight.pop(slot, None)
+        flight.done.set()
 
     def _hit(self, slot: int, key: int) -> None:
         self._hits += 1
@@ -161,10 +190,9 @@ class CacheBase:
         return made.own_weight_bytes
 
     def _drop(self, slot: int, kind: str = "evict") -> None:
-        """Wait for the entry's runs, then let it go (under the lock). Bytes that a sharer holds stay alive."""
-        gone = self._entries[slot]
-        gone.sync_pending()
-        del self._entries[slot]
+        """Let an entry go (within ``_dropping``, which then waits for its runs). Bytes that a sharer holds stay alive."""
+        gone = self._entries.pop(slot)
+        self._leaving.append(gone)
         s = self._stats[slot]
         if s.resident_bytes and gone.own_weight_bytes:
             self._left[gone.weight_buffer_id] = s.resident_bytes
@@ -236,11 +264,12 @@ class CacheBase:
     @property
     def resident_bytes(self) -> int:
         """Weights that entries hold as their own, and those of a dropped entry that others still stand on."""
-        own = sum(s.resident_bytes for s in self._stats.values())
-        if self._left:
-            alive = {e.weight_buffer_id for e in list(self._entries.values())}
-            self._left = {k: v for k, v in self._left.items() if k in alive}
-        return own + sum(self._left.values())
+        with self._lock:
+            own = sum([s.resident_bytes for s in self._stats.values()])
+            if self._left:
+                alive = {e.weight_buffer_id for e in self._entries.values()}
+                self._left = {k: v for k, v in self._left.items() if k in alive}
+            return own + sum(self._left.values())
 
     def totals(self) -> Totals:
         """The cache's counters now."""
@@ -262,9 +291,11 @@ class CacheBase:
 
     def timeline(self) -> list[CacheEvent]:
         """What happened, oldest first."""
-        return self._log.events()
-
-    def _clear(self, slots: Iterable[int]) -> None:
         with self._lock:
-            for slot in list(slots):
+            return self._log.events()
+
+    def _clear(self) -> None:
+        """Drop every entry that is there now."""
+        with self._dropping():
+            for slot in list(self._entries):
                 self._drop(slot, "clear")

@@ -187,7 +187,7 @@ class BucketedCompileCache(CacheBase):
 
     def _expect(self, i: int, nbytes: int) -> None:
         """Evict for a bucket that will bring ``nbytes``; once more when it is in, for those that came in meanwhile."""
-        with self._lock:
+        with self._dropping():
             self._incoming[i] = nbytes, True
             self._make_room(i, nbytes)
 
@@ -243,7 +243,7 @@ class BucketedCompileCache(CacheBase):
     def note_resident_bytes(self, key: int, extra: int) -> None:
         """Count ``extra`` packed bytes for the key's bucket; a bucket that is large now may evict others."""
         i = self.bucket_for(key)
-        with self._lock:
+        with self._dropping():
             if i is None or i not in self._entries:
                 return
             self._use(i)
@@ -254,7 +254,7 @@ class BucketedCompileCache(CacheBase):
 
     def evict_except(self, keep: int | None) -> int:
         """Drop every compiled bucket but the one with index ``keep``; how many."""
-        with self._lock:
+        with self._dropping():
             gone = [i for i in self._entries if i != keep]
             for i in gone:
                 self._drop(i)
@@ -262,7 +262,7 @@ class BucketedCompileCache(CacheBase):
 
     def evict_one_except(self, protect: int | None) -> int | None:
         """Drop the compiled bucket of the highest index but ``protect``; its index."""
-        with self._lock:
+        with self._dropping():
             victim = max((i for i in self._entries if i != protect), default=None)
             if victim is not None:
                 self._drop(victim)
@@ -270,7 +270,7 @@ class BucketedCompileCache(CacheBase):
 
     def clear_compiled(self) -> None:
         """Drop every compiled bucket, each after its runs."""
-        self._clear(list(self._entries))
+        self._clear()
 
     clear = clear_compiled
 
@@ -295,9 +295,11 @@ class BucketedCompileCache(CacheBase):
         """Let the bucket stand on the donor's weights, or, where that is gone or differs, on any other live bucket's.
         Then none of its bytes are its own. False: the caller uploads."""
         i = self._index_of_upper(upper)
-        with self._lock:
-            target = None if i is None else self._entries.get(i)
-            if i is None or target is None or self._share_into(i, target) is None:
+        target = None if i is None else self._entries.get(i)
+        if i is None or target is None:
+            return False
+        with target.standing_still(), self._lock:
+            if self._entries.get(i) is not target or self._share_into(i, target) is None:
                 return False
             self._shared(i, upper, target)
             return True

@@ -90,10 +90,12 @@ class CompileCache(CacheBase):
     def try_share_params_from_donor(self, key: int) -> bool:
         """Let the entry stand on the donor's weights, or any other entry's; that one is the donor then. False: none fits
         (or ``RLX_METAL_NO_SHARE`` is set), and the caller uploads."""
-        with self._lock:
-            target = self._entries.get(key)
-            source = None if target is None else self._share_into(key, target)
-            if target is None or source is None:
+        target = self._entries.get(key)
+        if target is None:
+            return False
+        with target.standing_still(), self._lock:
+            source = self._share_into(key, target) if self._entries.get(key) is target else None
+            if source is None:
                 return False
             self._donor = source
             self._shared(key, key, target)
@@ -108,7 +110,7 @@ class CompileCache(CacheBase):
 
     def clear(self) -> None:
         """Drop every entry, each after its runs."""
-        self._clear(list(self._entries))
+        self._clear()
 
     def _insert(self, slot: int, key: int, made: CompiledGraph) -> None:
         while len(self._entries) >= self.capacity:

@@ -161,7 +161,7 @@ class DynamicDimCompileCache(CacheBase):
 
     def clear(self) -> None:
         """Drop every specialisation, each after its runs, and the template."""
-        self._clear(list(self._entries))
+        self._clear()
         with self._template_lock:
             self._template = self._module = None
 

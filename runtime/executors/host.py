@@ -1,6 +1,7 @@
 """Owns ``HostExecutor``: runs a command list with NumPy on one arena, one weight buffer and one scratch buffer.
 
-Several executors may stand on one weight buffer (``share_weights_from``), or on one arena too (``beside``).
+Several executors may stand on one weight buffer (``share_weights_from``), or on one arena too (``beside``). A ``twin`` has
+an arena of its own: it may run at the same time (``pool.py``).
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class WeightBuffer:
 
 
 class _Arena:
-    """The bytes of the arena; ``packed_at`` is the version of the weights that its static packs were made from, and
-    ``resident`` names inputs whose bytes stay from run to run."""
+    """The bytes of the arena; ``packed_at`` is the version of the weights that its static packs were made from,
+    ``params_at`` the one that a twin's params were copied at, and ``resident`` names inputs whose bytes stay from run to run."""
 
-    __slots__ = ("data", "packed_at", "resident")
+    __slots__ = ("data", "packed_at", "params_at", "resident")
 
     def __init__(self, nbytes: int) -> None:
         self.data = aligned_buffer(nbytes)
-        self.packed_at = -1
+        self.packed_at = self.params_at = -1
         self.resident: set[str] = set()
 
 
@@ -86,16 +87,19 @@ class HostExecutor:
     """Views into the buffers are made once; a run writes inputs, calls every thunk, copies outputs out.
 
     ``weights`` gives params by name (their graph dtype); ``frozen`` names those whose values were compiled in.
-    ``beside``: stand on the arena and weights of another executor, whose plan this list was lowered with.
-    One run at a time: the arena is shared.
+    ``beside``: stand on the arena and weights of another executor, whose plan this list was lowered with; ``twin_of``: on
+    its weights alone.
+    One run at a time: it has one arena (``ExecutorPool`` lends several executors).
     """
 
     def __init__(self, commands: CommandList, weights: Mapping[str, Array], frozen: Collection[str] = (),
-                 beside: HostExecutor | None = None) -> None:
+                 beside: HostExecutor | None = None, twin_of: HostExecutor | None = None) -> None:
         self.commands = commands
         self._frozen: frozenset[str] = frozenset()
+        other = beside or twin_of
         self._arena: _Arena = beside._arena if beside else _Arena(commands.arena_size)
-        self._store: WeightBuffer = beside._store if beside else WeightBuffer(commands.weights_size)
+        self._store: WeightBuffer = other._store if other else WeightBuffer(commands.weights_size)
+        self._twin_of = twin_of
         self._scratch = Scratch(aligned_buffer(commands.scratch_bytes))
         self.seconds = np.zeros(len(commands.thunks))
         """Time of each thunk in the last run with ``timed=True``."""
@@ -103,11 +107,12 @@ class HostExecutor:
         self._facts: list[dict[str, Any]] | None = None
         self._params = {p.name: p for p in commands.params}
         trace_from_environment()
-        if beside is None:
+        if other is None:
             self._store.missing = [p.name for p in commands.params if p.name not in weights]
             for p in commands.params:
                 if p.name in weights:
                     self.set_param(p.name, weights[p.name])
+        if beside is None:
             for c in commands.constants:
                 self.view(c.operand)[...] = c.data.array
         self._frozen = frozenset(frozen)
@@ -146,6 +151,20 @@ class HostExecutor:
     def resident(self) -> set[str]:
         """Inputs that are in their slots already: a run neither needs nor overwrites them."""
         return self._arena.resident
+
+    def twin(self) -> HostExecutor:
+        """An executor of the same list and weights with an arena of its own. Inputs that are resident here aren't there."""
+        return HostExecutor(self.commands, {}, self._frozen, twin_of=self._twin_of or self)
+
+    def _follow(self, first: HostExecutor) -> None:
+        """Copy params that lie in the arena from the executor that they were set in, if some were since."""
+        store = self._store
+        if self._arena.params_at != store.version:
+            with store.lock:
+                for p in self.commands.params:
+                    if p.operand.space == "arena":
+                        np.copyto(self.view(p.operand), first.view(p.operand, False))
+                self._arena.params_at = store.version
 
     def stands_with(self, other: HostExecutor) -> bool:
         """Both read one weight buffer already."""
@@ -265,6 +284,8 @@ class HostExecutor:
     def execute(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> None:
         """``run`` without copying outputs out."""
         feed = self._check(inputs)
+        if self._twin_of is not None:
+            self._follow(self._twin_of)
         audit: Audit | None = None
         if sanitize:
             from runtime.executors.audit import Audit
@@ -304,8 +325,7 @@ class HostExecutor:
         if tracer is not None and self._facts is None:
             c = self.commands
             self._facts = [{"index": i, "node": c.node_names[c.node_of[i]], **thunk_facts(t)} for i, t in enumerate(c.thunks)]
-        if timed:
-            self.seconds[:] = 0
+        seconds = np.zeros(len(self._calls))
         for i in order:
             t, args, limit = self._calls[i]
             self._scratch.reset(limit)
@@ -319,10 +339,11 @@ class HostExecutor:
             took = time.perf_counter() - start
             if audit is not None:
                 audit.after(i, t, args)
-            if timed:
-                self.seconds[i] = took
+            seconds[i] = took
             if tracer is not None and self._facts is not None and t.where != "none":
                 tracer.command(t.trace_label, start, took, self._facts[i])
+        if timed:
+            self.seconds = seconds
 
     def _located(self, i: int, e: Exception, audited: bool = False) -> RlxError:
         """The error of thunk i with its place: its own kind if it is ours, a ``RunError`` otherwise; of a kernel that writes
