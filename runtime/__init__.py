@@ -3,7 +3,7 @@
 from runtime import control_flow
 from runtime.command_list import CommandList, Operand, Thunk, register_kernel
 from runtime.compile import Compilation, CompileOptions, compile_graph
-from runtime.errors import LoweringError, RunError, SanitizeError
+from runtime.errors import LoweringError, PaddingWarning, RunError, SanitizeError
 from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
 from runtime.passes import PassOptions, run_passes
@@ -12,6 +12,6 @@ from runtime.session import CompiledGraph, Device, DeviceError, PrecisionPolicy,
 
 __all__ = [
     "CommandList", "Compilation", "CompileOptions", "CompiledGraph", "Device", "DeviceError", "HostExecutor", "LoweringError",
-    "Operand", "PassOptions", "PrecisionPolicy", "Profile", "RunError", "SanitizeError", "Session", "Thunk", "compile_graph",
+    "Operand", "PaddingWarning", "PassOptions", "PrecisionPolicy", "Profile", "RunError", "SanitizeError", "Session", "Thunk", "compile_graph",
     "control_flow", "lower_graph", "register_kernel", "run_passes",
 ]

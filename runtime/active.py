@@ -2,13 +2,14 @@
 
 The active list is the same graph with its bucket symbol bound lower, lowered with the full plan's offsets: where the
 bucket axis is outermost, a shorter tensor is a prefix of the longer one. Every node that depends on the bucket must
-keep its rows apart; one that doesn't, and the whole run stays at full extent.
+keep its rows apart, or be attention, which then sees the active keys alone; one that doesn't, and the whole run stays at
+full extent. ``padding_refusal`` says whether such a run, over zero rows, still has the right first rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,11 @@ from planner_core.ir import Graph, Node
 from planner_core.ir.rebind import rebind
 from planner_core.memory import MemoryPlan
 from runtime.command_list import CommandList, Thunk
+from runtime.executors import HostExecutor
 from runtime.lowering import lower_graph
+from runtime.passes import PassOptions, run_passes
 
-__all__ = ["FullExtent", "active_commands", "active_refusal", "thunk_is_partial"]
+__all__ = ["ActiveList", "FullExtent", "active_commands", "active_refusal", "padding_refusal", "thunk_is_partial"]
 
 
 class FullExtent(Exception):
@@ -32,11 +35,13 @@ class FullExtent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The bucket axis of every node that depends on the bucket."""
+    """The bucket axis of every node that depends on the bucket. ``whole``: asked for a run over all rows, of which the last
+    are padding: they may move and lie anywhere, but no other row may see them."""
 
     graph: Graph
     symbol: str
     axis: dict[int, int]
+    whole: bool = False
 
     def from_right(self, node: int) -> int:
         """The axis counted from the last, which is 0."""
@@ -69,7 +74,7 @@ def _aligned(rows: _Rows, n: Node, o: Any) -> str | None:
         if i in rows.axis:
             if rows.from_right(i) != at:
                 return f"{rows.graph[i].label} has its rows on another axis"
-        elif s.rank > at and s.sizes[s.rank - 1 - at] != 1:
+        elif s.rank > at and s.sizes[s.rank - 1 - at] != 1 and not rows.whole:
             return f"{rows.graph[i].label} has an entry a row without saying so"
     return None
 
@@ -107,7 +112,7 @@ def _axes(rows: _Rows, n: Node, o: Any) -> str | None:
 
 @_rule("Transpose")
 def _transpose(rows: _Rows, n: Node, o: Any) -> str | None:
-    return None if o.perm[rows.axis[n.id]] == rows.axis[n.inputs[0]] else "it moves the rows"
+    return None if rows.whole or o.perm[rows.axis[n.id]] == rows.axis[n.inputs[0]] else "it moves the rows"
 
 
 @_rule("Gather")
@@ -151,6 +156,8 @@ def _rope(rows: _Rows, n: Node, o: Any) -> str | None:
     x, *tables = n.inputs
     if x not in rows.axis or rows.from_right(x) == 0:
         return "its pairs lie along the rows"
+    if rows.whole:
+        return None
     along = rows.from_right(x) == 1  # positions: the kernel reads the tables' first rows
     for t in tables:
         if t in rows.axis and not (along and rows.axis[t] == 0):
@@ -164,9 +171,10 @@ def _rope(rows: _Rows, n: Node, o: Any) -> str | None:
 def _packed_attention(rows: _Rows, n: Node, o: Any) -> str | None:
     qkv, *more = n.inputs
     tables, mask = o.split(tuple(more))
-    if mask or rows.axis.get(qkv) != 1 or o.mask_kind != "causal":
+    seen = ("causal",) if rows.whole else ("causal", "none")
+    if mask or rows.axis.get(qkv) != 1 or o.mask_kind not in seen:
         return "its mask has the rows" if mask else "its queries see the rows behind them"
-    return None if all(rows.axis.get(t) == 0 for t in tables) else "its tables have rows of their own"
+    return None if rows.whole or all(rows.axis.get(t) == 0 for t in tables) else "its tables have rows of their own"
 
 
 @_rule("Attention")
@@ -179,7 +187,8 @@ def _attention(rows: _Rows, n: Node, o: Any) -> str | None:
         return "its mask has the rows" if mask else "its keys have the rows, its queries have not"
     if k not in rows.axis and v not in rows.axis:
         return None if o.mask_kind == "none" else "its queries count from the end of the keys"
-    if rows.axis.get(k) != at or rows.axis.get(v) != at or o.mask_kind not in ("causal", "sliding_window"):
+    seen = ("causal", "sliding_window") if rows.whole else ("causal", "sliding_window", "none")
+    if rows.axis.get(k) != at or rows.axis.get(v) != at or o.mask_kind not in seen:
         return "its queries see the rows behind them"
     lengths = {rows.graph[i].shape.sizes[at] for i in (q, k, v)}
     return None if len(lengths) == 1 else "queries and keys differ in length"
@@ -200,14 +209,15 @@ def thunk_is_partial(t: Thunk) -> bool:
     return t.partial_extent in ("scales", "full_ok") or t.name in _PROVEN
 
 
-def _rows_of(graph: Graph, symbol: str) -> _Rows:
-    """The bucket axis of each node that depends on the symbol; ``FullExtent`` where one has no outermost axis."""
-    rows = _Rows(graph, symbol, {})
+def _rows_of(graph: Graph, symbol: str, whole: bool = False) -> _Rows:
+    """The bucket axis of each node that depends on the symbol; ``FullExtent`` where one has no outermost axis (``whole``:
+    not exactly one)."""
+    rows = _Rows(graph, symbol, {}, whole)
     for n in graph.nodes:
         axes = [i for i, d in enumerate(n.shape.dims) if symbol in d.names()]
         if not axes and not any(i in rows.axis for i in n.inputs):
             continue
-        if len(axes) != 1 or any(d.value != 1 for d in n.shape.dims[: axes[0]]):
+        if len(axes) != 1 or (not whole and any(d.value != 1 for d in n.shape.dims[: axes[0]])):
             raise FullExtent(f"{n.op.name} {n.label}: {n.shape} has {symbol!r} on "
                              + ("no axis" if not axes else "several axes" if len(axes) > 1 else "an inner axis"))
         rows.axis[n.id] = axes[0]
@@ -216,8 +226,17 @@ def _rows_of(graph: Graph, symbol: str) -> _Rows:
 
 def active_refusal(graph: Graph, symbol: str) -> str | None:
     """Why no run of the graph can be active, or None. Depends on no extent."""
+    return _refusal(graph, symbol, whole=False)
+
+
+def padding_refusal(graph: Graph, symbol: str) -> str | None:
+    """Why a run over all rows, the last of them padding, may have other first rows than one without those; or None."""
+    return _refusal(graph, symbol, whole=True)
+
+
+def _refusal(graph: Graph, symbol: str, whole: bool) -> str | None:
     try:
-        rows = _rows_of(graph, symbol)
+        rows = _rows_of(graph, symbol, whole)
     except FullExtent as e:
         return str(e)
     if not rows.axis:
@@ -233,8 +252,10 @@ def active_refusal(graph: Graph, symbol: str) -> str | None:
     return None
 
 
-def active_commands(graph: Graph, plan: MemoryPlan, symbol: str, actual: int, full: int) -> CommandList:
-    """The list that runs the first ``actual`` of ``full`` rows on the full plan's bytes; ``FullExtent`` says why not."""
+def active_commands(graph: Graph, plan: MemoryPlan, symbol: str, actual: int, full: int,
+                    passes: PassOptions | None = None) -> CommandList:
+    """The list that runs the first ``actual`` of ``full`` rows on the full plan's bytes, after ``passes`` (None: none) as the
+    full list; ``FullExtent`` says why not."""
     why = active_refusal(graph, symbol)
     if why is not None:
         raise FullExtent(why, always=True)
@@ -256,4 +277,31 @@ def active_commands(graph: Graph, plan: MemoryPlan, symbol: str, actual: int, fu
     for t, node in zip(commands.thunks, commands.node_of, strict=True):
         if node in rows.axis and not thunk_is_partial(t):
             raise FullExtent(f"thunk {t.label} of {graph[node].op.name} {graph[node].label} isn't safe for a partial extent")
-    return commands
+    return commands if passes is None else run_passes(commands, passes).commands
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveList:
+    """A list for an extent, ready to run. ``tails``: of each output whose rows it cuts, where the rows behind lie; ``spoils``:
+    outputs into whose rows behind it writes other tensors."""
+
+    executor: HostExecutor
+    tails: Mapping[str, tuple[slice, ...]]
+    spoils: frozenset[str]
+
+    @classmethod
+    def of(cls, executor: HostExecutor, whole: CommandList) -> ActiveList:
+        """The list that ``executor`` runs, as a part of ``whole``."""
+        commands = executor.commands
+        written = {o.span for o in (*(o for t in commands.thunks for o in t.writes()), *(b.operand for b in commands.inputs))}
+        tails: dict[str, tuple[slice, ...]] = {}
+        spoils: set[str] = set()
+        for short, full in zip(commands.outputs, whole.outputs, strict=True):
+            cut = [i for i, (a, b) in enumerate(zip(short.operand.shape, full.operand.shape, strict=True)) if a != b]
+            if cut:
+                tails[full.name] = (*(slice(None),) * cut[0], slice(short.operand.shape[cut[0]], None))
+                space, start, end = full.operand.span
+                behind = start + short.operand.nbytes
+                if any(s == space and a < end and behind < b for s, a, b in written):
+                    spoils.add(full.name)
+        return cls(executor, tails, frozenset(spoils))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner_core.errors import RlxError
 
-__all__ = ["LoweringError", "RunError", "SanitizeError"]
+__all__ = ["LoweringError", "PaddingWarning", "RunError", "SanitizeError"]
 
 
 class LoweringError(RlxError, ValueError):
@@ -13,6 +13,10 @@ class LoweringError(RlxError, ValueError):
 
 class RunError(RlxError, ValueError):
     """A run that got wrong inputs, or that needs a kernel nobody registered."""
+
+
+class PaddingWarning(UserWarning):
+    """A padded run that was whole, of a graph whose first rows may depend on the padding."""
 
 
 class SanitizeError(RlxError, RuntimeError):

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from planner_core.errors import RlxError
 from planner_core.fusion import Fusion
 from planner_core.ir import Array, DType, Graph
 from planner_core.ir.rebind import bound_symbols
 from planner_core.memory import MemoryPlan
-from runtime.active import FullExtent, active_commands
+from runtime.active import ActiveList, FullExtent, active_commands, padding_refusal
 from runtime.command_list import CommandList
 from runtime.compile import Compilation, CompileOptions, compile_graph
 from runtime.device import Device, DeviceError, resolve_device
@@ -68,11 +69,14 @@ class CompiledGraph:
         self._stages = stages
         self._made: tuple[Graph, MemoryPlan] | None = None
         self._extent: tuple[int, int] | None = None
-        self._active: OrderedDict[tuple[int, int], HostExecutor | str] = OrderedDict()
+        self._active: OrderedDict[tuple[int, int], ActiveList | str] = OrderedDict()
         self._never: dict[int, str] = {}
         """Full extent -> why no part of it can be active, once known."""
         self._lock = threading.RLock()
         self._own_weights = True
+        self._padding: dict[tuple[tuple[str, int], ...], str] = {}
+        self._kept: frozenset[str] | None = None
+        """Outputs behind whose active rows still lie those of the last whole run; None unless that went through."""
         self._busy = False
         """A run of the thread that holds the lock is under way."""
         self._twins: list[HostExecutor] = []
@@ -192,9 +196,10 @@ class CompiledGraph:
     def set_active_extent(self, extent: tuple[int, int] | None) -> None:
         """Hint that later runs use ``actual`` of ``full`` rows of the bucket; None: all again.
 
-        A run is active only where every thunk is safe for it (``extent_reason`` says why one wasn't). No thunk writes
-        behind the active rows: an output holds there what an earlier run left, or another tensor that the plan put on the
-        same bytes. ``RunError`` unless 1 ≤ actual ≤ full.
+        A run is active only where every thunk is safe for it (``extent_reason`` says why one wasn't). It is exact: as if the
+        graph had ``actual`` rows, attention without a mask included. No thunk writes behind the active rows: ``run``
+        returns there what the last whole run left of the output, or zeros where another tensor has come to lie there
+        since. ``RunError`` unless 1 ≤ actual ≤ full.
         """
         if extent is not None:
             actual, full = extent
@@ -208,13 +213,13 @@ class CompiledGraph:
     def active_extent(self) -> tuple[int, int] | None:
         return self._extent
 
-    def _active_executor(self, extent: tuple[int, int]) -> HostExecutor | None:
-        """The executor of the active list, or None with ``extent_reason`` set."""
+    def _active_for(self, extent: tuple[int, int]) -> ActiveList | None:
+        """The active list of an extent, or None with ``extent_reason`` set."""
         found = self._never.get(extent[1]) or self._active.get(extent)
         if found is None:
             try:
-                commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent)
-                found = HostExecutor(commands, {}, self.executor.frozen, beside=self.executor)
+                commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent, self.options.passes_used)
+                found = ActiveList.of(HostExecutor(commands, {}, self.executor.frozen, beside=self.executor), self.commands)
             except FullExtent as e:
                 found = str(e)
                 if e.always:
@@ -226,6 +231,26 @@ class CompiledGraph:
             self._active.move_to_end(extent)
         self.extent_reason = found if isinstance(found, str) else ""
         return None if isinstance(found, str) else found
+
+    def padding_reason(self, axes: Mapping[str, int]) -> str:
+        """Why zero rows at the end of these inputs (name -> axis of the rows) may change what a whole run gives for the rows
+        before them; "" where they can't."""
+        key = tuple(sorted(axes.items()))
+        found = self._padding.get(key)
+        if found is None:
+            found = self._padding[key] = self._padding_reason(axes)
+        return found
+
+    def _padding_reason(self, axes: Mapping[str, int]) -> str:
+        graph = self.graph
+        named = {frozenset(graph.find(name).shape.dims[axis].names()) for name, axis in axes.items()}
+        symbols = next(iter(named)) if len(named) == 1 else frozenset[str]()
+        if len(symbols) == 1:
+            return padding_refusal(graph, next(iter(symbols))) or ""
+        try:
+            return padding_refusal(*marked(graph, axes)) or ""
+        except RlxError as e:
+            return str(e)
 
     def _symbol(self, full: int) -> str:
         known = bound_symbols(self.graph)
@@ -239,18 +264,21 @@ class CompiledGraph:
                              "name the bucket's with bucket_dim")
         return fits[0]
 
-    def run_active(self, inputs: Mapping[str, Array], extent: tuple[int, int] | None) -> dict[str, Array]:
-        """``run`` with an active extent (None: whole) for this run only."""
+    def run_active(self, inputs: Mapping[str, Array], extent: tuple[int, int] | None, why_whole: str = "") -> dict[str, Array]:
+        """``run`` with an active extent (None: whole, with ``why_whole`` as the ``extent_reason``) for this run only."""
         with self._lock:
             before = self._extent
             try:
                 self.set_active_extent(extent)
+                if extent is None:
+                    self.extent_reason = why_whole
                 return self.run(inputs)
             finally:
                 self._extent = before
 
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False, timed: bool = False) -> dict[str, Array]:
-        """Outputs by name, as copies. With an active extent, inputs may have all rows or the active ones alone.
+        """Outputs by name, as copies. With an active extent, inputs may have all rows or the active ones alone; outputs have
+        all rows, those behind the active ones from an earlier run or zero.
 
         Raises ``RunError`` for wrong inputs. A thread waits for the run of another; a run from within a run, by a kernel of
         it, has an arena of its own, and is refused where rows are resident or the extent is cut.
@@ -277,21 +305,30 @@ class CompiledGraph:
             self._twins.append(twin)
 
     def _run(self, inputs: Mapping[str, Array], sanitize: bool, timed: bool) -> dict[str, Array]:
-        active = None
+        active: ActiveList | None = None
         if self._extent is not None and sanitize:
             self.extent_reason = "audited runs are whole"
         elif self._extent is not None and self._extent[0] != self._extent[1]:
-            active = self._active_executor(self._extent)
-        running = active or self.executor
+            active = self._active_for(self._extent)
+        running = self.executor if active is None else active.executor
         if self.handles.feeding:
             self.handles.check_feeds(running)
+        kept, self._kept = self._kept, None
         if active is None:
             self.executor.execute(inputs, sanitize=sanitize, timed=timed)
+            kept = frozenset(b.name for b in self.commands.outputs)
         else:
-            active.execute(self._cut(active, inputs), timed=timed)
+            running.execute(self._cut(running, inputs), timed=timed)
+            kept = kept - active.spoils if kept is not None else kept
+        self._kept = kept
         if self.handles.feeding:
             self.handles.fed(running)
-        return self.executor.outputs()
+        out = self.executor.outputs()
+        if active is not None:
+            for name, tail in active.tails.items():
+                if kept is None or name not in kept:
+                    out[name][tail] = 0
+        return out
 
     def _cut(self, active: HostExecutor, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Inputs of full extent cut to the active rows."""

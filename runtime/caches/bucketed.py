@@ -318,7 +318,8 @@ class BucketedCompileCache(CacheBase):
                    output_inners: padded.Inners) -> tuple[int, dict[str, Array]] | None:
         """(upper, outputs): each input ``(name, data, inner)`` padded with zero rows to the bucket's extent, the active
         extent hinted for this run, each output cut to ``actual_rows``. ``output_inners`` by name or in order; 0 or
-        missing: uncut, and then the whole run is at full extent."""
+        missing: uncut, and then the whole run is at full extent. ``PaddingWarning`` where the run was whole and its rows may
+        depend on the zeros (``padded.py``)."""
         return self.run_padded_mixed(key, actual_rows, build, [(*i, True) for i in inputs], output_inners)
 
     def run_padded_mixed(self, key: int, actual_rows: int, build: Callable[[int], Graph],
@@ -345,7 +346,8 @@ class BucketedCompileCache(CacheBase):
     def rebind_resident_kv_hybrid_from_keys(self, src: int, dst: int, host_k: Sequence[Array], host_v: Sequence[Array],
                                             prefix_tokens: int, outgoing_upper: int, upper: int, kv_dim: int,
                                             n_layers: int) -> bool:
-        """Upload the rows that the host knows, once, and copy only the missing ones from ``src``'s bucket."""
+        """Upload the rows that the host knows, once, and copy only the missing ones from ``src``'s bucket. The next run's rows go
+        behind the prefix: handles are fed from outputs 1+2i and 2+2i."""
         return kv_roll.rebind(self._pair(src, dst), host_k, host_v, prefix_tokens, outgoing_upper, upper, kv_dim, n_layers)
 
     def _pair(self, src: int, dst: int) -> kv_roll.Pair:

@@ -30,11 +30,20 @@ def handle_names(n_layers: int) -> list[str]:
     return [f"past_{part}_{i}" for i in range(n_layers) for part in "kv"]
 
 
-def row_feeds(compiled: CompiledGraph, n_layers: int, row: int) -> None:
-    """Feed every handle from its output: ``past_k_{i}`` from output 1+2i, ``past_v_{i}`` from 2+2i."""
+def _fed_from(compiled: CompiledGraph, n_layers: int) -> dict[str, str]:
+    """Handle -> the output that it is fed from: ``past_k_{i}`` from output 1+2i, ``past_v_{i}`` from 2+2i. ``ValueError`` for
+    fewer outputs."""
     outputs = [b.name for b in compiled.commands.outputs]
-    for k, name in enumerate(handle_names(n_layers)):
-        compiled.register_kv_row_feed(name, outputs[1 + k], row)
+    if len(outputs) <= 2 * n_layers:
+        raise ValueError(f"{compiled.commands.name!r} has {len(outputs)} outputs, wanted the result and {2 * n_layers} rows behind it: "
+                         f"past_k_i is fed from output 1 + 2i, past_v_i from 2 + 2i, for {n_layers} layers")
+    return dict(zip(handle_names(n_layers), outputs[1:], strict=False))
+
+
+def row_feeds(compiled: CompiledGraph, n_layers: int, row: int) -> None:
+    """Feed every handle from its output (``_fed_from``), beginning with ``row``."""
+    for name, output in _fed_from(compiled, n_layers).items():
+        compiled.register_kv_row_feed(name, output, row)
 
 
 def _check(pair: Pair, outgoing_upper: int, kv_dim: int, n_layers: int) -> None:
@@ -60,7 +69,8 @@ def seed(pair: Pair, prefix_tokens: int, outgoing_upper: int, kv_dim: int, n_lay
 
 def rebind(pair: Pair, host_k: Sequence[Array], host_v: Sequence[Array], prefix_tokens: int, outgoing_upper: int, upper: int,
            kv_dim: int, n_layers: int) -> bool:
-    """Stage the host's rows, zero-padded to ``upper``; rows it doesn't know come from the outgoing bucket."""
+    """Stage the host's rows, zero-padded to ``upper``; rows it doesn't know come from the outgoing bucket. The next run's rows
+    are fed behind the prefix."""
     if pair.src is None or pair.dst is None:
         return False
     if pair.same:
@@ -69,6 +79,7 @@ def rebind(pair: Pair, host_k: Sequence[Array], host_v: Sequence[Array], prefix_
     if pair.dst_upper != upper or len(host_k) < n_layers or len(host_v) < n_layers:
         raise ValueError(f"upper is {upper}, the target key's bucket has {pair.dst_upper} rows; {len(host_k)} and "
                          f"{len(host_v)} layers of host rows, wanted {n_layers}")
+    _fed_from(pair.dst, n_layers)  # before anything is staged
     rows = np.size(host_k[0]) // max(kv_dim, 1) if n_layers else 0
     for i in range(n_layers):
         for part, host in (("k", host_k), ("v", host_v)):
@@ -80,4 +91,5 @@ def rebind(pair: Pair, host_k: Sequence[Array], host_v: Sequence[Array], prefix_
         pair.dst.copy_resident_kv_rows_from(pair.src, names, rows, prefix_tokens)
     for name in names:
         pair.dst.prepare_resident_gpu_handle(name)
+    row_feeds(pair.dst, n_layers, prefix_tokens)
     return True

@@ -137,8 +137,8 @@ def _region(g: Graph) -> int:
 
 
 REFUSED: dict[str, tuple[Build, str]] = {
-    "no mask": (lambda g: g.attention(seq(g, "q"), seq(g, "k"), seq(g, "v"), num_heads=2, head_dim=4),
-                "see the rows behind them"),
+    "a mask over keys": (lambda g: g.attention(seq(g, "q"), seq(g, "k"), seq(g, "v"), g.input("m", (1, 1, "S", "S")), num_heads=2,
+                                               head_dim=4, mask_kind="bias"), "several axes"),
     "transpose moves": (lambda g: g.transpose(rows(g), perm=(1, 0)), "inner axis"),
     "transpose of one column": (lambda g: g.mul(g.transpose(g.input("x", ("S", 1)), perm=(1, 0)), g.constant(2.0)), "Transpose"),
     "inner axis": (lambda g: g.relu(g.input("x", (2, "S", 4))), "inner axis"),
@@ -154,8 +154,6 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "narrow along": (lambda g: g.narrow(rows(g), axis=0, start=2, len=3), "no axis"),
     "reverse along": (lambda g: g.reverse(rows(g), axes=(0,)), "along the rows"),
     "gather from rows": (lambda g: g.gather(rows(g), g.input("i", (3,), DType.I64), axis=0), "no axis"),
-    "packed attention without a mask": (lambda g: g.fused_attention_block(seq(g, "x", 24), num_heads=2, head_dim=4),
-                                        "see the rows behind them"),
     "packed attention with tables of plain rows": (lambda g: g.fused_attention_block(
         seq(g, "x", 24), g.param("rope.cos", (FULL, 2)), g.param("rope.sin", (FULL, 2)), num_heads=2, head_dim=4,
         has_rope=True, mask_kind="causal"), "rows of their own"),

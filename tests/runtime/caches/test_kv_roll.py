@@ -121,3 +121,44 @@ def test_rebind_checks_its_numbers(cache: BucketedCompileCache) -> None:
         cache.rebind_resident_kv_hybrid_from_keys(1, 5, host(9, 0), host(9, 0), 1, 4, 8, KV, LAYERS)
     with pytest.raises(ValueError, match="1 and 2 layers of host rows, wanted 2"):
         cache.rebind_resident_kv_hybrid_from_keys(1, 5, host(1, 0)[:1], host(1, 0), 1, 4, 8, KV, LAYERS)
+
+
+def feeding(upper: int) -> Graph:
+    """One layer; the new rows are ``2 x`` and ``-x``, the output adds up the cached ones."""
+    g = Graph("feeding")
+    x = g.input("x", (1, 1, KV))
+    k, v = (g.input(f"past_{n}_0", (1, upper, KV)) for n in "kv")
+    total = g.add(g.reduce(k, kind="sum", axes=(1,)), g.reduce(v, kind="sum", axes=(1,)))
+    return g.set_outputs(total, g.mul(x, g.constant(np.float32(2))), g.neg(x), names=["total", "k", "v"])
+
+
+def test_rebind_feeds_the_rows_that_come_next() -> None:
+    """"fed from outputs 1+2i and 2+2i": the new row is appended behind the prefix, and the next run sees it."""
+    c = BucketedCompileCache("cpu", [(1, 5), (5, 9)])
+    for key in (1, 5):
+        c.get_or_compile(key, feeding)
+    k, v = ([np.full(2 * KV, n, np.float32)] for n in (10, 20))
+    src = c.compiled_for_key(1)
+    for n in "kv":
+        src.handles.view(f"past_{n}_0")[...] = 1
+    assert c.rebind_resident_kv_hybrid_from_keys(4, 5, k, v, 3, 4, 8, KV, 1)
+    dst, x = c.compiled_for_key(5), np.full((1, 1, KV), 7, np.float32)
+    before = 2 * 10 + 1 + 2 * 20 + 1
+    assert dst.run({"x": x})["total"].tolist() == [[before] * KV]
+    assert dst.handles.rows("past_k_0") == dst.handles.rows("past_v_0") == 4
+    assert dst.run({"x": x})["total"].tolist() == [[before + 14 - 7] * KV]
+    np.testing.assert_array_equal(dst.handles.view("past_k_0")[:, 0], [10, 10, 1, 14, 14, 0, 0, 0])
+
+
+def test_rebind_without_outputs_to_feed_from_is_explained() -> None:
+    c = BucketedCompileCache("cpu", [(1, 5), (5, 9)])
+
+    def short(upper: int) -> Graph:
+        g = feeding(upper)
+        return g.set_outputs(*g.outputs[:2], names=["total", "k"])
+
+    for key in (1, 5):
+        c.get_or_compile(key, short)
+    with pytest.raises(ValueError, match="has 2 outputs, wanted the result and 2 rows behind it"):
+        c.rebind_resident_kv_hybrid_from_keys(4, 5, host(1, 0), host(1, 0), 1, 4, 8, KV, 1)
+    assert c.compiled_for_key(5).executor.resident == set(), "nothing was staged"

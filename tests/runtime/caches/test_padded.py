@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from planner_core.fusion import no_fusion
 from planner_core.ir import Graph
-from runtime import CompileOptions, RunError
+from runtime import CompileOptions, PaddingWarning, RunError
 from runtime.caches import BucketedCompileCache
 from runtime.session import CompiledGraph
 from tests.runtime.caches.graphs import Counted
@@ -109,3 +111,89 @@ def test_padding_waste_is_data() -> None:
     assert (first.rows, first.padding_rows) == (12, 5)
     assert c.totals().padding_waste == 5 / 12
     assert [e.padding_rows for e in c.timeline() if e.kind == "run"] == [3, 2, 0]
+
+
+# --- rows that see each other ---------------------------------------------------------------------------
+
+X5 = np.random.default_rng(5).standard_normal((5, 8)).astype(np.float32)
+
+
+def softmaxed(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def encoder(upper: int) -> Graph:
+    """Attention of every row to every row, without a mask, and a norm."""
+    g = Graph("encoder")
+    x = g.input("x", (1, upper, 8))
+    return g.set_outputs(g.tanh(g.add(g.attention(x, x, x, num_heads=1, head_dim=8), x)), names=["y"])
+
+
+def encoded(x: np.ndarray) -> np.ndarray:
+    return np.tanh(softmaxed(x @ x.T / np.sqrt(8), 1) @ x + x)
+
+
+def test_an_encoder_without_a_mask_is_exact() -> None:
+    """5 rows in a bucket of 8: as a graph of 5 rows, whichever rows the bucket held before."""
+    c = BucketedCompileCache("cpu", [(1, 9)], bucket_dim={"x": 1})
+    c.run_padded(8, 8, encoder, [("x", np.full((8, 8), 3, np.float32), 8)], {"y": 8})
+    _, out = c.run_padded(5, 5, encoder, [("x", X5, 8)], {"y": 8})
+    assert c.compiled_for_key(5).extent_reason == ""
+    np.testing.assert_allclose(out["y"][0], encoded(X5), rtol=1e-5, atol=1e-6)
+
+
+def pooled(g: Graph, x: int) -> int:
+    return g.reduce(x, kind="mean", axes=(0,))
+
+
+MIXING: dict[str, tuple[Callable[[Graph, int], int], dict[str, int], int, str]] = {
+    "attention whose rows have no name": (
+        lambda g, x: g.reshape(g.attention(*(g.reshape(x, dims=(1, 8, 8)),) * 3, num_heads=1, head_dim=8), dims=(8, 8)),
+        {}, 8, "see the rows behind them.*no dim has extent 8.*bucket_dim"),
+    "softmax over rows": (lambda g, x: g.softmax(x, axis=0), {"x": 0}, 8, "works along the rows"),
+    "mean over rows": (pooled, {"x": 0}, 0, "no axis.*output 'y' is returned uncut"),
+    "scores of rows": (lambda g, x: g.mm(x, g.transpose(x, perm=(1, 0))), {"x": 0}, 8, "several axes"),
+    "cumulative sum": (lambda g, x: g.transpose(g.cumsum(g.transpose(x, perm=(1, 0))), perm=(1, 0)), {"x": 0}, 8, "mixes the rows"),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_padding_that_rows_may_see_is_said(name: str) -> None:
+    """"what can't be exact is refused or warned with `extent_reason`"."""
+    build, axes, inner, reason = MIXING[name]
+
+    def make(upper: int) -> Graph:
+        g = Graph("mixing")
+        return g.set_outputs(build(g, g.input("x", (upper, 8))), names=["y"])
+
+    c = BucketedCompileCache("cpu", [(1, 9)], bucket_dim=axes or None, options=CompileOptions(fusion=no_fusion()))
+    with pytest.warns(PaddingWarning, match=f"5 rows ran with 3 zero rows behind them.*{reason}"):
+        c.run_padded(5, 5, make, [("x", X5, 8)], {"y": inner})
+    assert c.compiled_for_key(5).extent_reason
+    c.run_padded(8, 8, make, [("x", np.ones((8, 8), np.float32), 8)], {"y": inner})  # nothing is padded
+
+
+APART: dict[str, tuple[Callable[[Graph, int], int], Callable[[np.ndarray], np.ndarray]]] = {
+    "a table of plain rows": (lambda g, x: g.add(x, g.constant(np.arange(64, dtype=np.float32).reshape(8, 8))),
+                              lambda x: x + np.arange(40).reshape(5, 8)),
+    "there and back": (lambda g, x: g.transpose(g.tanh(g.transpose(x, perm=(1, 0))), perm=(1, 0)), np.tanh),
+    "causal": (lambda g, x: g.reshape(g.attention(*(g.reshape(x, dims=(1, 8, 8)),) * 3, num_heads=1, head_dim=8, mask_kind="causal"),
+                                      dims=(8, 8)),
+               lambda x: softmaxed(np.where(np.tri(5, dtype=bool), x @ x.T / np.sqrt(8), -np.inf), 1) @ x),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_whole_runs_whose_rows_keep_apart_are_exact_and_silent(name: str) -> None:
+    """Reference: NumPy on the five rows; warnings are errors."""
+    build, want = APART[name]
+
+    def make(upper: int) -> Graph:
+        g = Graph("apart")
+        return g.set_outputs(build(g, g.input("x", (upper, 8))), names=["y"])
+
+    c = BucketedCompileCache("cpu", [(1, 9)], options=CompileOptions(fusion=no_fusion()))
+    _, out = c.run_padded(5, 5, make, [("x", X5, 8)], {"y": 8})
+    assert c.compiled_for_key(5).extent_reason
+    np.testing.assert_allclose(out["y"], want(X5), rtol=1e-5, atol=1e-6)

@@ -20,7 +20,7 @@ NOT_REACHED = {
     "Cast", "CastTruncF32",  # half and int values are stored as f32 on other targets only
     "GeluApproxHost",  # arenas above 4 GiB
     "FusedBinaryActivation", "FusedTernaryActivation", "FusedMlpDownResidual", "FusedMlpGateUpGelu", "FusedMlpGateUpSwiGLU",
-    "SplitLastAxis",  # made by command passes, which active lists don't run
+    "SplitLastAxis",  # made by command passes, which other lists than these cases' go through
     "DequantMatMulFp8", "DequantMatMulInt4", "DequantMatMulInt8", "DequantMatMulNvfp4", "DequantGroupedMatMulGguf",
     "BatchElementwiseRegion", "FusedDepthwiseConv1dBsc", "GatherAxis", "Sample", "ScatterAdd", "SelectiveScan",
     "SoftmaxCrossEntropyDense", "Nop",  # without a rule that keeps their rows apart: such graphs run whole
@@ -103,6 +103,78 @@ def test_attention_of_2_of_4_positions(mask: str) -> None:
     assert c.extent_reason == ""
     np.testing.assert_allclose(got[:, :2], want[:, :2], rtol=1e-6)
     np.testing.assert_array_equal(got[:, 2:], full[:, 2:])
+
+
+def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int) -> np.ndarray:
+    """softmax(q kᵀ / √d) v a head, over ``[rows, heads * d]``."""
+    d = q.shape[1] // heads
+    out = []
+    for h in (slice(i * d, (i + 1) * d) for i in range(heads)):
+        e = np.exp(q[:, h] @ k[:, h].T / np.sqrt(d))
+        out.append(e / e.sum(1, keepdims=True) @ v[:, h])
+    return np.concatenate(out, axis=1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_attention_without_a_mask_sees_the_active_keys_alone(packed: bool) -> None:
+    """2 of 4 positions, exact: as if there were 2; "the last two rows stay"."""
+    g = Graph("attention")
+    if packed:
+        g.set_outputs(g.fused_attention_block(g.input("x", (1, 4, 24)), num_heads=2, head_dim=4), names=["y"])
+    else:
+        g.set_outputs(g.attention(*(g.input(n, (1, 4, 8)) for n in "qkv"), num_heads=2, head_dim=4), names=["y"])
+    c = compiled(g, {"x": 1} if packed else dict.fromkeys("qkv", 1), PLAIN)
+    first, then = ({n: RNG(s).standard_normal((1, 4, 24 if packed else 8)).astype(np.float32) for n in ("x" if packed else "qkv")}
+                   for s in (0, 1))
+    full = c.run(first)["y"]
+    c.set_active_extent((2, 4))
+    got = c.run(then)["y"]
+    assert c.extent_reason == ""
+    q, k, v = np.split(then["x"][0], 3, axis=1) if packed else (then[n][0] for n in "qkv")
+    np.testing.assert_allclose(got[0, :2], attended(q[:2], k[:2], v[:2], 2), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(got[0, 2:], full[0, 2:])
+
+
+def test_rows_behind_the_active_ones_are_never_another_tensors() -> None:
+    """The output lies where a wide tensor was: its last rows are zero then, or those of the last whole run."""
+    rng = RNG()
+    w = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("a", (8, 64)), ("b", (64, 64)), ("c", (64, 4)), ("d", (4, 8)))}
+    g = Graph("wide")
+    h = g.input("x", (8, 8))
+    for n, data in w.items():
+        h = g.tanh(g.mm(h, g.param(n, data.shape, data=data)))
+    c = compiled(g.set_outputs(h, names=["y"]), {"x": 0}, PLAIN)
+
+    def want(x: np.ndarray) -> np.ndarray:
+        for data in w.values():
+            x = np.tanh(x @ data)
+        return x
+
+    old, new = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    for extent in (3, 8, 3, 5):
+        c.set_active_extent((extent, 8))
+        got = c.run({"x": old if extent == 8 else new})["y"]
+        assert c.extent_reason == ""
+        np.testing.assert_allclose(got[:extent], want(old if extent == 8 else new)[:extent], rtol=1e-3, atol=1e-4)
+        assert (got[extent:] == 0).all()
+    (shared,) = {e.spoils for e in c._active.values()}
+    assert shared == {"y"}, "the plan reuses the bytes, or the test shows nothing"
+
+
+def test_active_lists_go_through_the_passes_of_the_full_one() -> None:
+    g = Graph("passes")
+    x, z = g.input("x", (8, 4)), g.input("z", (8, 4))
+    y = g.tanh(g.add(g.softmax(x), z))
+    g.set_outputs(g.mm(y, g.param("w", (4, 4), data=np.eye(4, dtype=np.float32))), names=["y"])
+    c = compiled(g, {"x": 0, "z": 0}, CompileOptions("metal"))
+    assert "FusedBinaryActivation" in {t.name for t in c.commands.thunks}
+    c.set_active_extent((3, 8))
+    feed = {n: RNG(i).standard_normal((8, 4)).astype(np.float32) for i, n in enumerate("xz")}
+    got = c.run(feed)["y"]
+    assert c.extent_reason == ""
+    e = np.exp(feed["x"])
+    np.testing.assert_allclose(got[:3], np.tanh(e / e.sum(1, keepdims=True) + feed["z"])[:3], rtol=1e-5, atol=1e-6)
+    assert [t.name for t in c._active[3, 8].executor.commands.thunks] == [t.name for t in c.commands.thunks]
 
 
 # --- every safe thunk ---------------------------------------------------------------------------------
