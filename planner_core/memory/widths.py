@@ -45,18 +45,27 @@ def arena_width_policy(target: Target) -> ArenaWidthPolicy:
 
 
 def storage_dtype(policy: ArenaWidthPolicy, dtype: DType, is_param: bool) -> DType:
-    """The stored element type: f32 where the policy widens, never narrower than ``dtype`` itself.
+    """The stored element type: four bytes where the policy widens, never narrower than ``dtype`` itself.
 
-    f8 is no half float: outside ``F32_UNIFORM`` it stays native. Source: spec §5's table.
+    Floats and bools widen to f32, short integers to i32 (their sums and products are exact there, modulo any power of two up
+    to 2³²), integers of four bytes to themselves (f32 holds no more than 24 bits of one). Source: spec §5's table.
     """
-    if is_param or dtype.bits > 32 or policy is ArenaWidthPolicy.NATIVE:
+    if is_param or dtype.bits > 32 or not _widens(policy, dtype):
         return dtype
-    if policy is ArenaWidthPolicy.F32_UNIFORM:
-        return DType.F32
-    if dtype.is_float:
-        if policy is ArenaWidthPolicy.NATIVE_HALF_WIDENED and dtype.is_half:
-            return DType.F32
-        if policy is ArenaWidthPolicy.NATIVE_BF16_WIDENED and dtype is DType.BF16:
-            return DType.F32
-        return dtype
-    return DType.F32 if policy is ArenaWidthPolicy.HYBRID else dtype
+    if dtype.is_int:
+        return dtype if dtype.bits == 32 else DType.I32
+    return DType.F32
+
+
+def _widens(policy: ArenaWidthPolicy, dtype: DType) -> bool:
+    match policy:
+        case ArenaWidthPolicy.F32_UNIFORM:
+            return True
+        case ArenaWidthPolicy.HYBRID:
+            return not dtype.is_half
+        case ArenaWidthPolicy.NATIVE_HALF_WIDENED:
+            return dtype.is_half
+        case ArenaWidthPolicy.NATIVE_BF16_WIDENED:
+            return dtype is DType.BF16
+        case ArenaWidthPolicy.NATIVE:
+            return False

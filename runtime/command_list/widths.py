@@ -1,4 +1,5 @@
-"""Owns how kernels treat halves: sums, exponentials and products are kept in f32, in scratch, and rounded once.
+"""Owns how kernels treat halves: sums, exponentials and products are kept in f32, in scratch, and rounded once; and how a
+value that is stored wider than its type is brought to what the type can hold.
 
 A half sum of ones stalls at 2048 (f16) or 256 (bf16), and a square of 300 overflows f16.
 """
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from planner_core.ir import Array
+from planner_core.ir import Array, DType
 from runtime.command_list.scratch import Scratch, scratch_for
 
-__all__ = ["PIECE", "buffers", "is_half", "piece_of", "store", "wide_dtype", "wide_scratch", "widened"]
+__all__ = ["PIECE", "buffers", "convert", "convert_scratch", "is_half", "piece_of", "store", "wide_dtype", "wide_scratch",
+           "widened"]
 
 PIECE = 1 << 15
 """Elements that a kernel takes at a time where it works piece by piece."""
@@ -47,6 +49,27 @@ def store(dst: Array, values: Array) -> None:
     """dst = values, rounded to dst's width; nothing where they are dst's own."""
     if values is not dst:
         np.copyto(dst, values, casting="same_kind")
+
+
+def convert_scratch(storage: DType, to: DType, count: int) -> int:
+    """What ``convert`` takes: a piece of ``to``, where it is stored as something else."""
+    return 0 if storage is to else scratch_for((min(count, PIECE), to.numpy))
+
+
+def convert(src: Array, dst: Array, to: DType, scratch: Scratch) -> None:
+    """dst = src as values of ``to``, by NumPy's cast whatever dst is stored as: floats rounded to even (past the largest:
+    inf), integers modulo 2ⁿ, floats to integers toward zero, anything to bool as ``!= 0``. Arrays are flat; dst may be src."""
+    if to is DType.BOOL:
+        np.not_equal(src, 0, out=dst)
+        return
+    if dst.dtype == to.numpy:
+        np.copyto(dst, src, casting="unsafe")
+        return
+    piece = scratch.take(min(src.size, PIECE), to.numpy)
+    for i in range(0, src.size, PIECE):
+        narrow = piece[: len(src[i : i + PIECE])]
+        np.copyto(narrow, src[i : i + PIECE], casting="unsafe")
+        np.copyto(dst[i : i + PIECE], narrow, casting="unsafe")
 
 
 def piece_of(outer: int, middle: int, inner: int) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from runtime.command_list import Thunk
 from runtime.command_list.thunks import attention, matmul, picks, reduce
 from runtime.command_list.thunks.structure import Copy
 from runtime.lowering.core import Lowering, lowers
-from runtime.lowering.elementwise import whole
 
 
 def _matrices(dims: tuple[int, ...], left: bool) -> tuple[int, ...]:
@@ -122,27 +121,26 @@ def _reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         left = tuple(d for i, d in enumerate(dims) if i not in axes)
         yield reduce.ReduceAxes(ctx.operand(x), ctx.operand(n.id, *left) if left else ctx.operand(n.id),
                                 tuple(axes), o.kind)
-    if axes and o.kind == "mean" and ctx.graph[x].shape.numel:
-        yield from whole(ctx, n)
 
 
 @lowers("GlobalPool")
 def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.inputs[0])
     outer, area = dims[0] * dims[1], math.prod(dims[2:])
+    if o.kind == "mean" and not ctx.storage(n.id).is_float:
+        yield ctx.host(n)
+        return
     yield reduce.Reduce(ctx.operand(n.inputs[0], outer, area, 1), ctx.operand(n.id, outer, 1), outer, area, 1, o.kind)
-    if o.kind == "mean":
-        yield from whole(ctx, n)
 
 
-@lowers("ArgReduce", moves_only=True)
+@lowers("ArgReduce", moves_only=True, exact=True)
 def _arg_reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, reduced, inner = around(ctx.dims(n.inputs[0]), o.axis)
     yield picks.ArgReduce(ctx.operand(n.inputs[0], outer, reduced, inner), ctx.operand(n.id, outer, inner), outer,
                            reduced, inner, o.kind == "max")
 
 
-@lowers("TopK", moves_only=True)
+@lowers("TopK", moves_only=True, exact=True)
 def _topk(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, extent, _ = around(ctx.dims(n.inputs[0]), -1)
     yield picks.TopK(ctx.operand(n.inputs[0], outer, extent), ctx.operand(n.id, outer, o.k), outer, extent, o.k,

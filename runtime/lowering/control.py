@@ -32,4 +32,4 @@ def _bodies(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 
 
 for _name in ("If", "Loop", "Scan"):
-    lowers(_name, moves_only=True)(_bodies)
+    lowers(_name, moves_only=True, exact=True)(_bodies)

@@ -11,7 +11,6 @@ from runtime.command_list import Thunk
 from runtime.command_list.thunks import conv as t
 from runtime.command_list.thunks.structure import Copy, Transpose
 from runtime.lowering.core import Lowering, lowers
-from runtime.lowering.elementwise import whole
 from runtime.lowering.structure import row_strides
 
 Ints = tuple[int, ...]
@@ -61,7 +60,7 @@ def _conv_transpose(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                             o.dilations[0], o.dilations[1], o.groups)
 
 
-@lowers("Pool2D")
+@lowers("Pool2D", exact=lambda n: n.op.kind == "max")  # type: ignore[attr-defined]
 def _pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if not ctx.storage(n.id).is_float:
         yield ctx.host(n)
@@ -70,11 +69,9 @@ def _pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield t.Pool2D(ctx.operand(n.inputs[0]), ctx.operand(n.id), x[0], x[1], x[2], x[3], out[2], out[3], o.kernel[0],
                    o.kernel[1], o.strides[0], o.strides[1], o.pads[0], o.pads[1], o.kind, o.pads[2], o.pads[3],
                    o.count_include_pad)
-    if o.kind == "mean":
-        yield from whole(ctx, n)
 
 
-@lowers("ResizeNearest", moves_only=True)
+@lowers("ResizeNearest", moves_only=True, exact=True)
 def _resize(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     dims, factors = ctx.dims(x), o.factors

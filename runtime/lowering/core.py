@@ -6,9 +6,9 @@ if it has a reference evaluation, or is refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from runtime.command_list.commands import Binding, CommandList, Constant, SlotLi
 from runtime.command_list.operand import Operand
 from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunk import Thunk
+from runtime.command_list.thunks.elementwise import NarrowStored
 from runtime.command_list.thunks.host import HostOp, Unrunnable
 from runtime.errors import LoweringError
 
@@ -40,17 +41,30 @@ _NARROW = frozenset({DType.BF16, DType.F8E4M3, DType.F8E5M2})
 MULTI_OUTPUT = frozenset({"If", "Loop", "Scan", "Custom"})
 
 LowerFn = Callable[["Lowering", Node, Any], Iterable[Thunk]]
-_LOWER: dict[str, tuple[LowerFn, bool]] = {}
+Exact = bool | Callable[[Node], bool]
+
+
+class _Rule(NamedTuple):
+    """How an op is lowered. ``moves_only``: operands of any width are fine; ``exact``: its values are of its type however wide
+    they are stored."""
+
+    fn: LowerFn
+    moves_only: bool
+    exact: Exact
+
+
+_LOWER: dict[str, _Rule] = {}
 _REFUSED: dict[str, str] = {}
 
 
-def lowers(op_name: str, *, moves_only: bool = False) -> Callable[[LowerFn], LowerFn]:
-    """Register how an op becomes thunks. ``moves_only``: no arithmetic, so operands of any width are fine."""
+def lowers(op_name: str, *, moves_only: bool = False, exact: Exact = False) -> Callable[[LowerFn], LowerFn]:
+    """Register how an op becomes thunks. ``moves_only``: no arithmetic, so operands of any width are fine. ``exact``: its
+    results (or those of some nodes) are values of its dtype as they are; any other that is stored wider is converted."""
 
     def register(fn: LowerFn) -> LowerFn:
         if op_name in _LOWER:
             raise TypeError(f"op {op_name} is lowered twice")
-        _LOWER[op_name] = (fn, moves_only)
+        _LOWER[op_name] = _Rule(fn, moves_only, exact)
         return fn
 
     return register
@@ -131,7 +145,10 @@ class Lowering:
 
     def host(self, node: Node) -> HostOp:
         """The op's reference evaluation as a thunk."""
-        return HostOp(node.op, tuple(self.operand(i) for i in node.inputs), self.operand(node.id), node=node.label)
+        dtypes = tuple(self.graph[i].dtype for i in node.inputs)
+        wider = any(self.storage(i) is not d and not d.is_float for i, d in zip(node.inputs, dtypes, strict=True))
+        seen = tuple(self.storage(i) if d.is_float else d for i, d in zip(node.inputs, dtypes, strict=True)) if wider else ()
+        return HostOp(node.op, tuple(self.operand(i) for i in node.inputs), self.operand(node.id), node=node.label, dtypes=seen)
 
     def mixed_widths(self, node: Node) -> bool:
         """Floats of several widths meet (a half param with widened activations), or ones NumPy can't compute in."""
@@ -160,14 +177,25 @@ def _lower_node(ctx: Lowering, n: Node) -> Iterable[Thunk]:
         raise LoweringError(f"an extent of it or its operands is unknown before the run ({n.shape}); bind dims on import")
     if n.shape.numel == 0 and name not in MULTI_OUTPUT:
         return ()
-    fn, moves_only = _LOWER.get(name, (None, False))
+    rule = _LOWER.get(name)
     evaluable = type(n.op).evaluate is not Op.evaluate
-    if evaluable and (fn is None or (not moves_only and ctx.mixed_widths(n))):
-        return (ctx.host(n),)
-    if fn is None:
+    if evaluable and (rule is None or (not rule.moves_only and ctx.mixed_widths(n))):
+        return (ctx.host(n), *_narrowed(ctx, n, False))
+    if rule is None:
         reason = _REFUSED.get(name, "no thunk and no reference evaluation")
         raise LoweringError(reason)
-    return fn(ctx, n, n.op)
+    return (*rule.fn(ctx, n, n.op), *_narrowed(ctx, n, rule.exact))
+
+
+def _narrowed(ctx: Lowering, n: Node, exact: Exact) -> Iterator[Thunk]:
+    """What brings results that are stored wider than their dtype to values of it."""
+    if exact is True:
+        return
+    own = [n.id, *(r for r, _ in ctx.graph.uses.of(n.id) if ctx.graph[r].op.name == "Result")]
+    for i in own:
+        to, data = ctx.graph[i].dtype, ctx.flat(i) if ctx.storage(i) is not ctx.graph[i].dtype else None
+        if data is not None and data.numel and (exact is False or not exact(n)):
+            yield NarrowStored(data, data.numel, to)
 
 
 def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:

@@ -36,7 +36,7 @@ def wide(ctx: Lowering, node: int, rank: int) -> Operand:
     return ctx.operand(node, *dims) if dims else ctx.operand(node)
 
 
-@lowers("Binary")
+@lowers("Binary", exact=lambda n: n.op.kind in ("max", "min", "and", "or", "xor", "fmod"))  # type: ignore[attr-defined]
 def _binary(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, b = n.inputs
     da, db, out = ctx.dims(a), ctx.dims(b), ctx.dims(n.id)
@@ -51,17 +51,9 @@ def _binary(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         rank = len(out)
         yield t.BinaryBroadcast(wide(ctx, a, rank), wide(ctx, b, rank), ctx.operand(n.id), size, o.kind, rank, out,
                                 broadcast_strides(da, out), broadcast_strides(db, out))
-    if o.kind in ("div", "pow"):
-        yield from whole(ctx, n)
 
 
-def whole(ctx: Lowering, n: Node) -> Iterator[Thunk]:
-    """Toward zero, where an integer that arithmetic may have broken is stored as a float."""
-    if n.dtype.is_int and ctx.storage(n.id).is_float:
-        yield t.CastTruncF32(ctx.flat(n.id), ctx.flat(n.id), n.shape.numel)
-
-
-@lowers("Compare")
+@lowers("Compare", exact=True)
 def _compare(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, b = n.inputs
     out = ctx.dims(n.id)
@@ -74,7 +66,7 @@ def _compare(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield t.CompareBroadcast(wide(ctx, a, len(out)), wide(ctx, b, len(out)), ctx.operand(n.id), o.kind)
 
 
-@lowers("Where")
+@lowers("Where", exact=True)
 def _where(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     out = ctx.dims(n.id)
     dense = [ctx.dims(i) == out for i in n.inputs]
@@ -98,7 +90,12 @@ _REAL_ONLY = frozenset({"gelu", "gelu_approx", "silu", "sigmoid", "tanh", "exp",
                         "sin", "cos", "softplus", "hardsigmoid", "hardswish", "leaky_relu", "reciprocal"})
 
 
-@lowers("Activation")
+_KEEPS = frozenset({"relu", "sign", "not"})
+_KEEPS_FLOATS = _KEEPS | {"neg", "abs", "floor", "ceil", "round"}
+"""Activations whose value the operand's type holds: any type, or any float."""
+
+
+@lowers("Activation", exact=lambda n: n.op.kind in (_KEEPS_FLOATS if n.dtype.is_float else _KEEPS))  # type: ignore[attr-defined]
 def _activation(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     if o.kind in _REAL_ONLY and not ctx.storage(n.id).is_float:
@@ -114,17 +111,13 @@ def _activation(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield t.ActivationOut(src, dst, n.shape.numel, o.kind, o.alpha, o.beta)
 
 
-@lowers("Cast", moves_only=True)
+@lowers("Cast", moves_only=True, exact=True)
 def _cast(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     src, dst, size = ctx.flat(n.inputs[0]), ctx.flat(n.id), n.shape.numel
     a, b, was = src.storage, dst.storage, ctx.graph[n.inputs[0]].dtype
-    if o.to is DType.BOOL and was is not DType.BOOL:
-        yield t.CastHost(src, dst, size, was, o.to)
-    elif o.to.is_int and was.is_float and b.is_float:  # an integer stored as f32 keeps no fraction
-        yield t.CastTruncF32(src, dst, size)
-    elif a is b:
+    if o.to is was or (a is b is o.to):  # nothing that the type can't hold
         yield Copy(src, dst, size)
-    elif {a, b} == {DType.F32, DType.F16}:
-        yield t.Cast(src, dst, size, a.text, b.text)
+    elif {a, o.to} == {DType.F32, DType.F16}:
+        yield t.Cast(src, dst, size, a.text, o.to.text)
     else:
-        yield t.CastHost(src, dst, size, a, b)
+        yield t.CastHost(src, dst, size, was, o.to)

@@ -9,6 +9,7 @@ from runtime.command_list.formulas import COMPARES, activate, activation_scratch
 from runtime.command_list.operand import In, InOut, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
+from runtime.command_list.widths import convert, convert_scratch
 
 
 @thunk(name="Nop", label="nop", partial_extent="full_ok", where="none")
@@ -21,7 +22,7 @@ class Nop(Thunk):
 
 @thunk(name="Cast", label="cast", partial_extent="scales", where="gpu")
 class Cast(Thunk):
-    """dst = src, f32 to f16 or back."""
+    """dst = src, f32 to f16 or back; an f16 that is stored as f32 is rounded all the same."""
 
     src: In
     dst: Out
@@ -29,13 +30,18 @@ class Cast(Thunk):
     src_dt: str
     dst_dt: str
 
+    @property
+    def scratch_bytes(self) -> int:
+        return convert_scratch(self.dst.storage, DType.parse(self.dst_dt), self.len)
+
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        np.copyto(dst, src, casting="unsafe")
+        convert(src, dst, DType.parse(self.dst_dt), scratch)
 
 
 @thunk(name="CastHost", label="cast_host", partial_extent="scales", where="host")
 class CastHost(Thunk):
-    """dst = src, any dtype to any; floats to integers toward zero, anything to bool as ``!= 0``."""
+    """dst = src, any dtype to any; floats to integers toward zero, anything to bool as ``!= 0``. What ``dst_dt`` can't hold is
+    rounded or wraps, also where it is stored wider."""
 
     src: In
     dst: Out
@@ -43,11 +49,28 @@ class CastHost(Thunk):
     src_dt: DType
     dst_dt: DType
 
+    @property
+    def scratch_bytes(self) -> int:
+        return convert_scratch(self.dst.storage, self.dst_dt, self.len)
+
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
-        if self.dst_dt is DType.BOOL:  # perhaps stored wider
-            np.not_equal(src, 0, out=dst)
-        else:
-            np.copyto(dst, src, casting="unsafe")
+        convert(src, dst, self.dst_dt, scratch)
+
+
+@thunk(name="NarrowStored", label="narrow_stored", partial_extent="scales", where="gpu", extension=True)
+class NarrowStored(Thunk):
+    """data = data as values of ``to``, which is stored wider: halves rounded, short integers modulo 2ⁿ, bools 0 or 1."""
+
+    data: InOut
+    len: int
+    to: DType
+
+    @property
+    def scratch_bytes(self) -> int:
+        return convert_scratch(self.data.storage, self.to, self.len)
+
+    def run(self, data: Array, scratch: Scratch) -> None:
+        convert(data, data, self.to, scratch)
 
 
 @thunk(name="CastTruncF32", label="cast_trunc_f32", partial_extent="scales", where="gpu")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import RlxError
-from planner_core.ir import Array, Op
+from planner_core.ir import Array, DType, Op
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch
 from runtime.command_list.thunk import Thunk, thunk
@@ -60,7 +60,7 @@ def body_runner(op_name: str, fn: Callable[[Op, Sequence[Array]], Sequence[Array
 class HostOp(Thunk):
     """dst = op.evaluate(inputs): the op's NumPy reference. It makes temporaries of the size of its result
     (bodies: of their arenas), outside the plan; ops with a thunk of their own don't. ``result_index`` says which
-    further output each of ``results`` is."""
+    further output each of ``results`` is. ``dtypes``: what the inputs are evaluated as, where integers are stored wider."""
 
     op: Op
     inputs: tuple[In, ...]
@@ -68,6 +68,7 @@ class HostOp(Thunk):
     results: tuple[Out, ...] = ()
     result_index: tuple[int, ...] = ()
     node: str = ""
+    dtypes: tuple[DType, ...] = ()
 
     @property
     def desc(self) -> str:
@@ -79,6 +80,8 @@ class HostOp(Thunk):
         return f"host_op:{self.op.name}"
 
     def run(self, inputs: tuple[Array, ...], dst: Array, results: tuple[Array, ...], scratch: Scratch) -> None:
+        if self.dtypes:
+            inputs = tuple(x.astype(d.numpy, copy=False) for x, d in zip(inputs, self.dtypes, strict=True))
         _run_op(self, inputs, (dst, *results))
 
 

@@ -149,7 +149,7 @@ def rows(graph: Graph, node: int) -> float:
 
 def bits_of(policy: ArenaWidthPolicy, dtype: DType, native: bool) -> int:
     """Spec §5's table, bits an element."""
-    wide = {"F32_UNIFORM": True, "NATIVE": False, "HYBRID": dtype.is_int or dtype is DType.BOOL,
+    wide = {"F32_UNIFORM": True, "NATIVE": False, "HYBRID": dtype not in (DType.F16, DType.BF16),
             "NATIVE_HALF_WIDENED": dtype in (DType.F16, DType.BF16),
             "NATIVE_BF16_WIDENED": dtype is DType.BF16}[policy.name]
     return max(32, dtype.bits) if wide and not native else dtype.bits
