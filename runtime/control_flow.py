@@ -75,14 +75,29 @@ def _loop(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
 
 def _scan(op: Any, inputs: Sequence[Array]) -> Sequence[Array]:
     states = [np.array(x) for x in inputs[: op.carried]]
-    sequences = inputs[op.carried : op.carried + op.scanned]
+    sequences = [_outermost(x, *how) for x, how in
+                 zip(inputs[op.carried : op.carried + op.scanned], _ways(op.input_axes, op.input_reversed, op.scanned), strict=True)]
     captures = inputs[op.carried + op.scanned :]
     stacked: list[list[Array]] = []
     for i in range(len(sequences[0]) if sequences else 0):
         made = run_body(op.body, [*states, *(s[i] for s in sequences), *captures])
         states = made[: op.carried]
         stacked.append(made[op.carried :])
-    return [*states, *_stacked(op.body, stacked, len(op.body.outputs) - op.carried)]
+    count = len(op.body.outputs) - op.carried
+    rows = _stacked(op.body, stacked, count)
+    ways = _ways(op.output_axes, op.output_reversed, count)
+    return [*states, *(np.moveaxis(x[::-1] if back else x, 0, axis) for x, (axis, back) in zip(rows, ways, strict=True))]
+
+
+def _ways(axes: Sequence[int], back: Sequence[bool], count: int) -> list[tuple[int, bool]]:
+    """(axis, whether last to first) of each of ``count`` sequences or scan outputs."""
+    return list(zip(axes or (0,) * count, back or (False,) * count, strict=True))
+
+
+def _outermost(x: Array, axis: int, back: bool) -> Array:
+    """The slices of x along ``axis`` in the order in which they are scanned."""
+    lead = np.moveaxis(x, axis, 0)
+    return lead[::-1] if back else lead
 
 
 for _name, _fn in (("If", _if), ("Loop", _loop), ("Scan", _scan)):

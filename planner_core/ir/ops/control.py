@@ -71,6 +71,18 @@ class Scan(Op):
     def infer(self, *ins: Shape) -> Shape:
         if len(self.body.inputs) != len(ins):
             raise GraphError(f"Scan body {self.body.name!r} has {len(self.body.inputs)} inputs for {len(ins)} operands")
+        outputs = len(self.body.outputs) - self.carried
+        for what, given, count in (("input_axes", self.input_axes, self.scanned), ("input_reversed", self.input_reversed, self.scanned),
+                                   ("output_axes", self.output_axes, outputs), ("output_reversed", self.output_reversed, outputs)):
+            if given and len(given) != count:
+                raise GraphError(f"Scan {what} {given}: wanted none, or one of each of {count} "
+                                 f"{'sequences' if what[0] == 'i' else 'scan outputs'}")
+        turns = None
+        for k, (x, axis) in enumerate(zip(ins[self.carried :][: self.scanned], self.input_axes or (0,) * self.scanned, strict=True)):
+            extent = x.dims[x.axis(axis)]
+            if turns is not None and not extent.same(turns) and None not in (extent.value, turns.value):
+                raise GraphError(f"Scan sequence {k} {x} has {extent} slices along axis {axis}; sequence 0 has {turns}")
+            turns = turns or extent
         return self.shape
 
     def bodies(self) -> tuple[Graph, ...]:
