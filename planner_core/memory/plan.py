@@ -142,7 +142,7 @@ class MemoryPlan:
     @property
     def total_unshared_bytes(self) -> int:
         """Sum of all arena slots, views included, guards not."""
-        return int(self.size[self.space == ARENA].sum())
+        return sum(self.size[self.space == ARENA].tolist())  # views of a huge tensor can pass 64 bits together
 
     @property
     def bytes_saved(self) -> int:

@@ -67,8 +67,10 @@ def storage_codes(graph: Graph, options: PlanOptions) -> I64:
     return stored
 
 
-def _bytes(elements: I64, bits: I64) -> I64:
-    return np.asarray(np.where(elements < 0, 0, (elements * bits + 7) // 8), dtype=np.int64)
+def _bytes(elements: I64, bits: I64, before: I64) -> I64:
+    """Bytes that elements touch which start ``before`` elements into their root: a nibble at an odd place shares its byte."""
+    touched = (before * bits % 8 + elements * bits + 7) // 8
+    return np.asarray(np.where(elements <= 0, 0, touched), dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ def _layout(graph: Graph, options: PlanOptions, unallocated: frozenset[NodeId], 
     if own_views:
         storage = np.asarray([DTYPES.index(storage_dtype(options.width_policy, d, False)) for d in DTYPES])[f.dtype]
     bits = np.asarray([d.bits for d in DTYPES], dtype=np.int64)[storage]
-    size = _bytes(f.elements, bits)
+    size = _bytes(f.elements, bits, f.view_elements)
     unknown = f.elements < 0
 
     boundary = (f.boundary == INPUT) | (f.boundary == PARAM) | (f.boundary == CONSTANT)
@@ -132,8 +134,17 @@ def _layout(graph: Graph, options: PlanOptions, unallocated: frozenset[NodeId], 
         inplace = takeovers(graph, owns & (space == ARENA), state.elided, ranges.birth, ranges.death, size, guard,
                             storage)
     head, end = merge(inplace, ranges.death)
+    _require_countable(graph, size[owns], options.alignment)
     return _Layout(state, ranges, f.root, f.view_elements * bits // 8, storage, size, guard, space, unknown, no_reuse,
                    inplace, head, end)
+
+
+def _require_countable(graph: Graph, size: I64, alignment: int) -> None:
+    """Refuse buffers whose ends, laid one behind the other, 64 bits can't count."""
+    most = float(size.sum(dtype=np.float64)) + len(size) * (2.0 * alignment + MIN_GUARD)
+    if most >= 1 << 62:
+        raise PlanError(f"{graph.name!r}: its {len(size)} buffers take {sum(size.tolist())} bytes together, more than a plan can "
+                        f"count ({1 << 62}); check its dims, or plan parts of it")
 
 
 def arena_bound(graph: Graph, options: PlanOptions, without: frozenset[str] = frozenset()) -> int:

@@ -80,7 +80,8 @@ def _slots(graph: Graph, plan: MemoryPlan, elided: Mask, outside: frozenset[Node
     boundary = f.boundary != NOT_BOUNDARY
     bits = np.asarray([d.bits for d in DTYPES], dtype=np.int64)
     stored = np.maximum(bits[plan.storage[root]], bits[f.dtype[root]])  # never narrower than native
-    need = np.where(f.elements < 0, 0, (f.elements * stored + 7) // 8)
+    first = f.view_elements * stored
+    need = np.where(f.elements <= 0, 0, -(-(first + f.elements * stored) // 8) - first // 8)  # whole bytes, from the first touched
     need[boundary & (need == 0) & (f.elements == 0)] = max(o.alignment, 1)
 
     off = np.zeros(count, dtype=bool)
