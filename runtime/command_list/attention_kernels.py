@@ -18,7 +18,7 @@ MASK_NONE, MASK_CAUSAL, MASK_CUSTOM, MASK_BIAS, MASK_WINDOW = range(5)
 @dataclass(frozen=True, slots=True)
 class HeadScores:
     """How scores of ``seq`` queries and ``kv_seq`` keys are formed. ``softcap`` 0 = off; the last query sees the last
-    key; a window sees keys [p - window, p]."""
+    key; a window sees keys [p - window, p]. A row whose mask hides every key is all zeros."""
 
     seq: int
     kv_seq: int
@@ -72,9 +72,15 @@ class HeadScores:
                 np.less(key, pos - self.window, out=hidden)
                 np.copyto(s, -np.inf, where=hidden)
         np.maximum.reduce(s, axis=1, keepdims=True, out=stat)
+        blind = hidden[:, :1]
+        if self.mask_kind != MASK_NONE:  # a row that sees no key weighs nothing
+            np.equal(stat, -np.inf, out=blind)
+            np.copyto(stat, 0, where=blind)
         np.subtract(s, stat, out=s)
         np.exp(s, out=s)
         np.add.reduce(s, axis=1, keepdims=True, out=stat)
+        if self.mask_kind != MASK_NONE:
+            np.copyto(stat, 1, where=blind)
         np.divide(s, stat, out=s)
 
 

@@ -22,6 +22,7 @@ __all__ = [
 BINARIES: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
     "pow": np.power, "mod": np.mod, "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
+    "fmod": np.fmod,
 }
 COMPARES: dict[str, Any] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

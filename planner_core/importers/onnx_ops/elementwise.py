@@ -31,6 +31,16 @@ def binary(c: Call, kind: str, a: Value, b: Value) -> Value:
     return c.emit(ops.Binary(kind), a, b)
 
 
+def as_dtype(c: Call, x: Value, to: DType) -> Value:
+    """x cast, where it isn't of that type already."""
+    return x if x.shape.dtype is to else c.emit(ops.Cast(to), x)
+
+
+def unhalved(c: Call, x: Value) -> Value:
+    """x in f32 where it is half: sums and squares of halves overflow or stall long before their result does."""
+    return as_dtype(c, x, DType.F32) if x.shape.dtype.is_half else x
+
+
 @onnx_op(*UNARY)
 def unary(c: Call) -> Value:
     return act(c, UNARY[c.node.op_type], c[0])
@@ -54,9 +64,11 @@ def compare(c: Call) -> Value:
 
 @onnx_op(*VARIADIC)
 def variadic(c: Call) -> Value:
-    kind = VARIADIC[c.node.op_type]
-    out = reduce(lambda a, b: binary(c, kind, a, b), [c[i] for i in range(len(c.ins))])
-    return binary(c, "div", out, c.like(out, len(c.ins))) if c.node.op_type == "Mean" and len(c.ins) > 1 else out
+    kind, given = VARIADIC[c.node.op_type], [c[i] for i in range(len(c.ins))]
+    if c.node.op_type != "Mean" or len(given) == 1:
+        return reduce(lambda a, b: binary(c, kind, a, b), given)
+    out = reduce(lambda a, b: binary(c, kind, a, b), [unhalved(c, x) for x in given])
+    return as_dtype(c, binary(c, "div", out, c.like(out, len(given))), given[0].shape.dtype)
 
 
 @onnx_op("Pow")
@@ -71,13 +83,7 @@ def power(c: Call) -> Value:
 
 @onnx_op("Mod")
 def modulo(c: Call) -> Value:
-    if not c.attr("fmod", 0):
-        return binary(c, "mod", c[0], c[1])
-    if not c[0].shape.dtype.is_float:
-        raise Unsupported("fmod of ints")
-    q = binary(c, "div", c[0], c[1])  # fmod = a - b * trunc(a / b)
-    whole = binary(c, "mul", act(c, "sign", q), act(c, "floor", act(c, "abs", q)))
-    return binary(c, "sub", c[0], binary(c, "mul", c[1], whole))
+    return binary(c, "fmod" if c.attr("fmod", 0) else "mod", c[0], c[1])
 
 
 @onnx_op("Clip")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner_core.importers.onnx_call import Call, Unsupported, onnx_op
 from planner_core.importers.onnx_ops.structure import product, reshape, transpose
 from planner_core.importers.onnx_value import Value
-from planner_core.ir import ops
+from planner_core.ir import DType, ops
 
 
 @onnx_op("MatMul")
@@ -23,6 +23,20 @@ def gemm(c: Call) -> Value:
         b = c.builder.model.transposed_weight(b) or transpose(c, b, (1, 0))
     y = c.emit(ops.MatMul(), a, b)
     alpha, beta = float(c.attr("alpha", 1.0)), float(c.attr("beta", 1.0))
+    dtype = y.shape.dtype
+    if dtype.is_int and not (_whole(alpha, dtype) and _whole(beta, dtype)):  # an integer has no half of itself
+        wide = None if bias is None else c.emit(ops.Cast(DType.F64), bias)
+        return c.emit(ops.Cast(dtype), _scaled(c, c.emit(ops.Cast(DType.F64), y), alpha, wide, beta))
+    return _scaled(c, y, alpha, bias, beta)
+
+
+def _whole(factor: float, dtype: DType) -> bool:
+    """``dtype`` holds the factor."""
+    return factor.is_integer() and (factor >= 0 or dtype.text[0] != "u")
+
+
+def _scaled(c: Call, y: Value, alpha: float, bias: Value | None, beta: float) -> Value:
+    """``alpha * y + beta * bias``."""
     if alpha != 1.0:
         y = c.emit(ops.Binary("mul"), y, c.like(y, alpha))
     if bias is None or beta == 0.0:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.importers.onnx_call import Call, Unsupported, onnx_op
+from planner_core.importers.onnx_ops.elementwise import as_dtype, unhalved
 from planner_core.importers.onnx_ops.structure import product, reshape
 from planner_core.importers.onnx_value import Value
-from planner_core.ir import DType, dim, ops
+from planner_core.ir import dim, ops
 
 
 @onnx_op("BatchNormalization")
@@ -62,11 +63,12 @@ def rms_norm(c: Call) -> Value:
 
 
 def _standardise(c: Call, x: Value, axes: tuple[int, ...], eps: float) -> Value:
-    """``(x - mean) / sqrt(var + eps)`` over the axes."""
+    """``(x - mean) / sqrt(var + eps)`` over the axes; halves in f32, rounded once."""
+    dtype, x = x.shape.dtype, unhalved(c, x)
     d = c.emit(ops.Binary("sub"), x, c.emit(ops.Reduce("mean", axes, True), x))
     var = c.emit(ops.Reduce("mean", axes, True), c.emit(ops.Binary("mul"), d, d))
     root = c.emit(ops.Activation("sqrt"), c.emit(ops.Binary("add"), var, c.like(x, eps)))
-    return c.emit(ops.Binary("div"), d, root)
+    return as_dtype(c, c.emit(ops.Binary("div"), d, root), dtype)
 
 
 def _affine(c: Call, y: Value, scale: Value, bias: Value) -> Value:
@@ -96,15 +98,15 @@ def group_norm(c: Call) -> Value:
 
 @onnx_op("LpNormalization")
 def lp_norm(c: Call) -> Value:
-    x = c[0]
+    dtype, x = c[0].shape.dtype, unhalved(c, c[0])
     axis = c.axis(x, default=-1)
     if int(c.attr("p", 2)) == 1:
         size = c.emit(ops.Reduce("sum", (axis,), True), c.emit(ops.Activation("abs"), x))
     else:
         squares = c.emit(ops.Binary("mul"), x, x)
         size = c.emit(ops.Activation("sqrt"), c.emit(ops.Reduce("sum", (axis,), True), squares))
-    tiny = c.like(x, 6e-8 if x.shape.dtype is DType.F16 else 2e-38)  # a vector of zeros stays one
-    return c.emit(ops.Binary("div"), x, c.emit(ops.Binary("max"), size, tiny))
+    tiny = c.like(x, 2e-38)  # a vector of zeros stays one
+    return as_dtype(c, c.emit(ops.Binary("div"), x, c.emit(ops.Binary("max"), size, tiny)), dtype)
 
 
 @onnx_op("Softmax", "LogSoftmax")
@@ -120,6 +122,7 @@ def softmax(c: Call) -> Value:
 def _softmax(c: Call, x: Value, axis: int) -> Value:
     if c.node.op_type == "Softmax":
         return c.emit(ops.Softmax(axis), x)
+    dtype, x = x.shape.dtype, unhalved(c, x)
     d = c.emit(ops.Binary("sub"), x, c.emit(ops.Reduce("max", (axis,), True), x))
     total = c.emit(ops.Reduce("sum", (axis,), True), c.emit(ops.Activation("exp"), d))
-    return c.emit(ops.Binary("sub"), d, c.emit(ops.Activation("log"), total))
+    return as_dtype(c, c.emit(ops.Binary("sub"), d, c.emit(ops.Activation("log"), total)), dtype)

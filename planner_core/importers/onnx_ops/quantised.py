@@ -105,7 +105,9 @@ def dynamic_quantize_linear(c: Call) -> list[Value]:
     nothing = c.like(x, 0.0)
     low = c.emit(ops.Binary("min"), c.emit(ops.Reduce("min", axes), x), nothing)
     high = c.emit(ops.Binary("max"), c.emit(ops.Reduce("max", axes), x), nothing)
-    scale = c.emit(ops.Binary("div"), c.emit(ops.Binary("sub"), high, low), c.like(x, 255.0))
+    range_ = c.emit(ops.Binary("sub"), high, low)
+    none = c.emit(ops.Compare("eq"), range_, nothing)  # zeros alone: any scale holds them, as 1 does in ONNX Runtime
+    scale = c.emit(ops.Where(), none, c.like(x, 1.0), c.emit(ops.Binary("div"), range_, c.like(x, 255.0)))
     start = c.emit(ops.Activation("neg"), c.emit(ops.Binary("div"), low, scale))
     zero = _cast(c, c.emit(ops.Activation("clip", 0.0, 255.0), c.emit(ops.Activation("round"), start)), DType.U8)
     return [quantised(c, x, scale, zero, DType.U8), scale, zero]

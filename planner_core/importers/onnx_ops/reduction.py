@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from planner_core.importers.onnx_call import Call, Unsupported, onnx_op
+from planner_core.importers.onnx_ops.elementwise import as_dtype, unhalved
 from planner_core.importers.onnx_ops.structure import axes_of, transpose
 from planner_core.importers.onnx_value import Value
 from planner_core.ir import ops
@@ -34,16 +37,28 @@ def reduce(c: Call) -> Value:
         if x.shape.dtype.text == "bool":
             raise Unsupported("it reduces bools")
         return total(x, PLAIN[kind])
-    if kind == "ReduceL1":
-        return total(act("abs", x))
-    if kind in ("ReduceL2", "ReduceSumSquare"):
-        squares = total(c.emit(ops.Binary("mul"), x, x))
-        return act("sqrt", squares) if kind == "ReduceL2" else squares
-    if kind == "ReduceLogSum":
-        return act("log", total(x))
-    top = total(x, "max", True)  # log Σ exp(x) = max + log Σ exp(x - max)
-    inner = act("log", total(act("exp", c.emit(ops.Binary("sub"), x, top))))
-    return c.emit(ops.Binary("add"), inner, top if keep else total(x, "max"))
+    dtype, x = x.shape.dtype, unhalved(c, x)
+
+    def result() -> Value:
+        if kind == "ReduceL1":
+            return total(act("abs", x))
+        if kind in ("ReduceL2", "ReduceSumSquare"):
+            squares = total(c.emit(ops.Binary("mul"), x, x))
+            return act("sqrt", squares) if kind == "ReduceL2" else squares
+        return act("log", total(x)) if kind == "ReduceLogSum" else log_sum_exp()
+
+    def finite(top: Value) -> Value:
+        """0 in place of ±inf, from which nothing is taken: ∓inf less itself is NaN."""
+        infinite = c.emit(ops.Compare("eq"), act("abs", top), c.like(x, math.inf))
+        return c.emit(ops.Where(), infinite, c.like(x, 0), top)
+
+    def log_sum_exp() -> Value:
+        """log Σ exp(x) = max + log Σ exp(x - max)."""
+        top = finite(total(x, "max", True))
+        inner = act("log", total(act("exp", c.emit(ops.Binary("sub"), x, top))))
+        return c.emit(ops.Binary("add"), inner, top if keep else finite(total(x, "max")))
+
+    return as_dtype(c, result(), dtype)
 
 
 @onnx_op("ArgMax", "ArgMin")

@@ -76,7 +76,12 @@ def arange(c: Call) -> Value:
     parts = [c.known(i, what) for i, what in enumerate(("start", "limit", "step"))]
     start, limit, step = (p.reshape(-1)[0] for p in parts if p is not None)
     dtype = c[0].shape.dtype
-    count = max(0, int(np.ceil((float(limit) - float(start)) / float(step))))
+    if not step:
+        raise Unsupported("its step is 0")
+    if dtype.is_int:  # a float has 53 bits of an i64
+        count = max(0, -((int(start) - int(limit)) // int(step)))
+    else:
+        count = max(0, int(np.ceil((float(limit) - float(start)) / float(step))))
     if dtype.nbytes(count) > _RANGE_BYTES:
         raise Unsupported(f"{count} elements, too many to write out")
     return c.derived((np.arange(count) * step + start).astype(dtype.numpy))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from planner_core.importers.onnx_call import Call, Unsupported, onnx_op
 from planner_core.importers.onnx_extents import quotient
 from planner_core.importers.onnx_value import Value
@@ -187,7 +189,7 @@ def pad(c: Call) -> Value:
     x, mode = c[0], str(c.attr("mode", "constant"))
     if mode not in ("constant", "edge", "reflect"):
         raise Unsupported(f"mode {mode}")
-    value = 0.0
+    value: float = 0.0
     axes: tuple[int, ...] | None = None
     if c.opset < 11:
         widths = c.ints("pads") or ()
@@ -195,7 +197,7 @@ def pad(c: Call) -> Value:
     else:
         widths = c.known_ints(1, "widths") or ()
         fill = c.known(2, "fill value")
-        value = 0.0 if fill is None or fill.size == 0 else float(fill.reshape(-1)[0])
+        value = 0.0 if fill is None or fill.size == 0 else fill.reshape(-1)[0].item()
         axes = c.known_ints(3, "axes") if c.opset >= 18 else None
     rank = x.shape.rank
     before, after = [0] * rank, [0] * rank
@@ -206,7 +208,11 @@ def pad(c: Call) -> Value:
         return x
     if min(*before, *after) < 0 and (mode != "constant" or not x.shape.is_static):
         raise Unsupported("negative widths")
-    return c.emit(ops.Pad(tuple(before), tuple(after), mode, value if mode == "constant" else 0.0), x)
+    if mode == "constant" and isinstance(value, int) and float(value) != value:  # Pad's own is a float, of 53 bits
+        padded = ops.Pad(tuple(before), tuple(after))
+        inside = c.emit(padded, c.emit(ops.Expand(x.shape.dims), c.const(np.asarray(True))))
+        return c.emit(ops.Where(), inside, c.emit(padded, x), c.const(np.asarray(value), x.shape.dtype))
+    return c.emit(ops.Pad(tuple(before), tuple(after), mode, float(value) if mode == "constant" else 0.0), x)
 
 
 @onnx_op("DepthToSpace")

@@ -22,7 +22,9 @@ class Attention(Op):
 
     layout ``bshd``: q ``[B,S,H·D]`` or ``[B,S,H,D]``, k and v with ``kv_heads`` (query heads share them in
     groups); ``bhsd``: ``[B,H,S,D]``. mask: ``custom`` keeps where non-zero, ``bias`` is added,
-    ``sliding_window`` sees keys ``[p - window, p]``, p counted from the end of the keys.
+    ``sliding_window`` sees keys ``[p - window, p]``, p counted from the end of the keys. A row that sees no key (all of
+    its mask 0, its bias −inf, or p before the first key) gives zeros, and no gradient, whatever the kind of mask (PyTorch;
+    a softmax written out over such a row gives NaN).
     """
 
     num_heads: int
@@ -77,8 +79,10 @@ class Attention(Op):
             else:
                 keep = (key <= pos) & (self.mask_kind == "causal" or key >= pos - self.window)
             s = np.where(keep, s, -np.inf)
-        p = np.exp(s - s.max(-1, keepdims=True, initial=-np.inf))  # without a key: nothing to weigh
-        return p / p.sum(-1, keepdims=True), slope
+        top = s.max(-1, keepdims=True, initial=-np.inf)
+        blind = (top == -np.inf) & (self.mask_kind != "none")
+        p = np.exp(s - np.where(blind, 0, top))  # without a key: nothing to weigh
+        return p / np.where(blind, 1, p.sum(-1, keepdims=True)), slope
 
     def evaluate(self, q: Array, k: Array, v: Array, *mask: Array) -> Array:
         kv = self.kv_heads or self.num_heads

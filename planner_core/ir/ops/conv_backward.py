@@ -108,7 +108,7 @@ def _taps(o: MaxPool2dBackward | MeanPool2dBackward, out: tuple[int, ...]) -> li
 @op(family="backward", operands="x dy", builders={"max_pool2d_backward": {}})
 class MaxPool2dBackward(Op):
     """Each window's dy added at the window's first maximum of x, zero elsewhere; x and the result NCHW, dy as
-    ``Pool2D(max)`` gives."""
+    ``Pool2D(max)`` gives. Of NaNs the last is the maximum; of −inf alone, the first within x (PyTorch)."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -125,10 +125,15 @@ class MaxPool2dBackward(Op):
         out = dy.shape[2:]
         h, w = _pool_padded(self, x.shape, out)
         top, left = self.pads[:2]
-        xp = np.full((*x.shape[:2], h, w), -np.inf, dtype=x.dtype)
+        xp, within = np.zeros((*x.shape[:2], h, w), dtype=x.dtype), np.zeros((h, w), dtype=bool)
         xp[:, :, top : top + x.shape[2], left : left + x.shape[3]] = x
+        within[top : top + x.shape[2], left : left + x.shape[3]] = True
         taps = _taps(self, out)
-        first = np.argmax([xp[(slice(None), slice(None), *t)] for t in taps], axis=0)
+        best, first = np.zeros(dy.shape, dtype=x.dtype), np.full(dy.shape, -1)
+        for k, t in enumerate(taps):
+            v = xp[(slice(None), slice(None), *t)]
+            better = within[t] & ((first < 0) | (v > best) | (v != v))
+            best, first = np.where(better, v, best), np.where(better, k, first)
         dx = np.zeros_like(xp)
         for k, t in enumerate(taps):
             dx[(slice(None), slice(None), *t)] += np.where(first == k, dy, 0)

@@ -41,7 +41,7 @@ def power(a: Array, b: Array) -> Array:
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _int_div, "max": np.maximum,
     "min": np.minimum, "pow": power, "mod": np.mod, "and": np.logical_and, "or": np.logical_or,
-    "xor": np.logical_xor,
+    "xor": np.logical_xor, "fmod": np.fmod,
 }
 """Binary kinds with their formula; the first seven are the command list's sub-ops 0–6 in order."""
 
@@ -148,6 +148,8 @@ class Binary(Op):
                 db = g.mul(g.mul(dy, node), g.log(safe))
             case "mod":
                 da, db = dy, g.neg(g.mul(dy, g.floor(g.div(a, b))))
+            case "fmod":  # (a - a fmod b) / b is the whole quotient, toward zero
+                da, db = dy, g.neg(g.mul(dy, g.round(g.div(g.sub(a, node), b))))
             case _:
                 return None, None
         return unbroadcast(g, da, g[a].shape), unbroadcast(g, db, g[b].shape)

@@ -31,7 +31,8 @@ def identity(kind: str, dtype: np.dtype[Any]) -> Any:
 
 @op(family="reduce", operands="x", builders={f"reduce_{k}": {"kind": k} for k in REDUCE})
 class Reduce(Op):
-    """sum, mean, max, min or prod over ``axes``, which are dropped or kept with extent 1."""
+    """sum, mean, max, min or prod over ``axes``, which are dropped or kept with extent 1. Of nothing: 0, NaN (an integer's
+    mean: 0), the least, the greatest, 1."""
 
     kind: str
     axes: tuple[int, ...]
@@ -45,6 +46,9 @@ class Reduce(Op):
         return x.with_dims(kept)
 
     def evaluate(self, x: Array, *_: Array) -> Array:
+        if self.kind == "mean" and math.prod(x.shape[a] for a in self.axes) == 0:  # NumPy's mean warns
+            nothing = np.sum(x, axis=self.axes, keepdims=self.keepdims)
+            return np.full(nothing.shape, np.nan if x.dtype.kind not in "iub" else 0, dtype=x.dtype)
         more = {"initial": identity(self.kind, x.dtype)} if self.kind in ("max", "min") and not x.size else {}
         return np.asarray(REDUCE[self.kind](x, axis=self.axes, keepdims=self.keepdims, **more), dtype=x.dtype)
 

@@ -136,7 +136,8 @@ class GatherBackward(Thunk):
 
 @thunk(name="MaxPool2dBackward", label="maxpool2d_backward", partial_extent="scales", where="host")
 class MaxPool2dBackward(Thunk):
-    """dx = 0, then each window's dy added at the window's first maximum of x; a few planes at a time."""
+    """dx = 0, then each window's dy added at the window's first maximum of x (the last NaN, where there is one); a few planes
+    at a time."""
 
     x: In
     dy: In
@@ -161,7 +162,7 @@ class MaxPool2dBackward(Thunk):
     @property
     def scratch_bytes(self) -> int:
         count = self._block * self.h_out * self.w_out
-        own = scratch_for((count, self.x.storage.numpy), (count, DType.I32.numpy), (count, DType.BOOL.numpy))
+        own = scratch_for((count, self.x.storage.numpy), (count, DType.I32.numpy), *[(count, DType.BOOL.numpy)] * 3)
         return own + wide_scratch(self.x.storage.numpy, self._block * self.h * self.w)
 
     def _cut(self, tap: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
@@ -179,19 +180,28 @@ class MaxPool2dBackward(Thunk):
     def run(self, x: Array, dy: Array, dx: Array, scratch: Scratch) -> None:
         planes, grads, outs = (a.reshape(-1, *a.shape[2:]) for a in (x, dy, dx))
         block, dims = self._block, (self._block, self.h_out, self.w_out)
-        best, first, mask = scratch.take(dims, x.dtype), scratch.take(dims, np.int32), scratch.take(dims, np.bool_)
+        best, first = scratch.take(dims, x.dtype), scratch.take(dims, np.int32)
+        mask, other, both = (scratch.take(dims, np.bool_) for _ in range(3))
         (wide,) = buffers(scratch, x.dtype, block * self.h * self.w)
         taps = [(k, *self._cut(tap)) for k, tap in enumerate(itertools.product(range(self.kh), range(self.kw)))]
         for p in range(0, len(planes), block):
             part = slice(p, p + block)
             count = len(planes[part])
             best[:count], first[:count] = -np.inf, -1
+            for k, w, _ in reversed(taps):  # of nothing but -inf, the first element there is
+                np.copyto(first[(slice(0, count), *w)], k)
             total = outs[part] if wide is None else wide[: outs[part].size].reshape(outs[part].shape)
             total[...] = 0
             for k, w, e in taps:
                 place = (slice(0, count), *w)
-                np.greater(planes[part][:, e[0], e[1]], best[place], out=mask[place])
-                np.copyto(best[place], planes[part][:, e[0], e[1]], where=mask[place])
+                seen = planes[part][:, e[0], e[1]]
+                np.less_equal(seen, best[place], out=mask[place])  # not so for NaN, which is above all
+                np.logical_not(mask[place], out=mask[place])
+                np.isnan(best[place], out=other[place])
+                np.equal(seen, seen, out=both[place])
+                np.logical_and(other[place], both[place], out=other[place])
+                np.greater(mask[place], other[place], out=mask[place])  # a number doesn't take a NaN's place
+                np.copyto(best[place], seen, where=mask[place])
                 np.copyto(first[place], k, where=mask[place])
             for k, w, e in taps:
                 place = (slice(0, count), *w)
