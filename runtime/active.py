@@ -158,6 +158,8 @@ def _rope(rows: _Rows, n: Node, o: Any) -> str | None:
         return "its pairs lie along the rows"
     if rows.whole:
         return None
+    if any(rows.graph[t].shape.rank != 2 for t in tables):
+        return "its tables have a row a token"
     along = rows.from_right(x) == 1  # positions: the kernel reads the tables' first rows
     for t in tables:
         if t in rows.axis and not (along and rows.axis[t] == 0):

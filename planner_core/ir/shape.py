@@ -58,6 +58,10 @@ class Dim:
             return self.value == other.value
         return self.symbol == other.symbol and not self.is_unknown
 
+    def clashes(self, other: Dim) -> bool:
+        """Known to be another extent."""
+        return self.value is not None and other.value is not None and self.value != other.value
+
     def _combine(self, other: DimLike, kind: type[ast.operator], swap: bool = False) -> Dim:
         text, fn = _OPS[kind]
         a, b = (dim(other), self) if swap else (self, dim(other))

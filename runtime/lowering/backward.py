@@ -165,7 +165,10 @@ def _attention_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 @lowers("RopeBackward")
 def _rope_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dy, cos, sin = n.inputs
-    dims = ctx.dims(dy)
+    dims, rows = ctx.dims(dy), ctx.dims(cos)
+    if len(rows) > 2 or rows[0] not in (1, dims[-2] if len(dims) > 1 else 1):  # the kernel knows one row a position, or one
+        yield ctx.host(n)
+        return
     hidden, seq = dims[-1], dims[-2] if len(dims) > 1 else 1
     yield attention_backward.RopeBackward(ctx.operand(dy), ctx.operand(cos), ctx.operand(sin), ctx.operand(n.id),
                                           n.shape.numel // (hidden * seq), seq, hidden, o.head_dim, o.n_rot, ctx.dims(cos)[0],

@@ -193,7 +193,7 @@ def _rope(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     seq = dims[-2] if len(dims) > 1 else 1
     batch = n.shape.numel // (hidden * seq)
     yield attention.Rope(ctx.operand(x), ctx.operand(cos), ctx.operand(sin), ctx.operand(n.id), batch, seq, hidden,
-                         o.head_dim, o.n_rot, hidden, False, o.interleaved)
+                         o.head_dim, o.n_rot, hidden, len(ctx.dims(cos)) > 2, o.interleaved)
 
 
 @lowers("SwiGLU")

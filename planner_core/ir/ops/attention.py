@@ -10,7 +10,8 @@ from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, attributes, op
 from planner_core.ir.ops.adjoint import Grads, reshaped, unbroadcast
-from planner_core.ir.shape import Shape
+from planner_core.ir.ops.operands import rope_tables, wanted
+from planner_core.ir.shape import Shape, dim
 
 MASKS = ("none", "causal", "custom", "bias", "sliding_window")
 """Mask kinds in the command list's order 0–4."""
@@ -46,14 +47,25 @@ class Attention(Op):
         if self.num_heads % kv:
             raise GraphError(f"{self.num_heads} heads can't share {kv} key heads evenly")
         for s, heads, what in ((q, self.num_heads, "q"), (k, kv, "k"), (v, kv, "v")):
-            want = heads * self.head_dim
-            if self.layout == "bshd":
-                got = s.dims[-1].value if s.rank == 3 else (s.dims[-1] * s.dims[-2]).value
-            else:
-                got = (s.dims[-1] * s.dims[1]).value if s.rank == 4 else -1
-            if s.rank not in (3, 4) or got not in (None, want):
+            at = self._heads_at(s)
+            have = [s.dims[at], s.dims[-1]] if s.rank == 4 else [s.dims[-1]] if s.rank == 3 and self.layout == "bshd" else []
+            want = [heads, self.head_dim] if s.rank == 4 else [heads * self.head_dim]
+            if not have or any(d.value not in (None, n) for d, n in zip(have, want, strict=True)):
                 raise GraphError(f"Attention {what} {s}: wanted {heads} heads × {self.head_dim} ({self.layout})")
+        seq = 2 if self.layout == "bhsd" else 1
+        for name, s in (("k", k), ("v", v)):
+            if s.dims[0].clashes(q.dims[0]) or s.dims[seq].clashes(k.dims[seq]):
+                raise GraphError(f"Attention {name} {s}: wanted batch {q.dims[0]} as q {q}, and {k.dims[seq]} keys as k {k}")
+        if mask:
+            full = (q.dims[0], dim(self.num_heads), q.dims[seq], k.dims[seq])
+            tail = full[4 - mask[0].rank :] if mask[0].rank < 4 else full
+            fits = (d if m.value != 1 else m for m, d in zip(mask[0].dims, tail, strict=False))
+            wanted("Attention", "mask", mask[0], tuple(fits), "or 1, for [batch, heads, queries, keys]")
         return q
+
+    def _heads_at(self, x: Shape) -> int:
+        """The axis of the heads in an operand of rank 4."""
+        return 1 if self.layout == "bhsd" else min(2, x.rank - 1)
 
     def split_heads(self, x: Array, heads: int) -> Array:
         """``[B, heads, S, D]`` of an operand in this layout."""
@@ -102,27 +114,34 @@ class Attention(Op):
         return (*made, None) if self.mask_kind == "custom" else made
 
 
+def table_rows(t: Array, x: tuple[int, ...]) -> Array:
+    """A rotary table ready to meet x ``[.., S, heads, pairs]``: the first S rows, or one, or one a token."""
+    return t[..., None, :] if t.ndim > 2 else t[: x[-2] if len(x) > 1 else 1, None]
+
+
 @op(family="attention", operands="x cos sin")
 class Rope(Op):
     """Rotary embedding of the first ``n_rot`` of each head's ``head_dim`` (Su et al. 2021).
 
-    x ``[..,S,H·D]``; tables ``[S, n_rot/2]``. Pairs are (i, i + n_rot/2), or (2i, 2i+1) when interleaved.
+    x ``[..,S,H·D]``; tables ``[S, n_rot/2]``, one row for all positions ``[1, n_rot/2]``, or one a token
+    ``[..,S, n_rot/2]``. Pairs are (i, i + n_rot/2), or (2i, 2i+1) when interleaved.
     """
 
     head_dim: int
     n_rot: int
     interleaved: bool = False
 
-    def infer(self, x: Shape, *tables: Shape) -> Shape:
+    def infer(self, x: Shape, cos: Shape, sin: Shape, *_: Shape) -> Shape:
         width = x.dims[-1].value
         if self.n_rot % 2 or self.n_rot > self.head_dim or (width is not None and width % self.head_dim):
             raise GraphError(f"Rope n_rot={self.n_rot}, head_dim={self.head_dim} don't fit {x}")
+        rope_tables("Rope", x, self.n_rot // 2, cos, sin)
         return x
 
     def evaluate(self, x: Array, cos: Array, sin: Array, *_: Array) -> Array:
         half = self.n_rot // 2
-        out = x.reshape(*x.shape[:-1], -1, self.head_dim).copy()
-        c, s = (t.reshape(t.shape[0], 1, half) for t in (cos, sin))
+        out = x.reshape(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim).copy()
+        c, s = (table_rows(t, x.shape) for t in (cos, sin))
         if self.interleaved:
             a, b = out[..., 0 : self.n_rot : 2].copy(), out[..., 1 : self.n_rot : 2].copy()
             out[..., 0 : self.n_rot : 2], out[..., 1 : self.n_rot : 2] = a * c - b * s, b * c + a * s
@@ -139,8 +158,11 @@ class Rope(Op):
         how: dict[str, Any] = {"head_dim": self.head_dim, "n_rot": self.n_rot, "interleaved": self.interleaved}
         tables = []
         for wrt, table in (("cos", cos), ("sin", sin)):
-            made = g.rope_table_backward(x, dy, wrt=wrt, **how)
-            shape = g[table].shape  # one row for all positions broadcasts
+            shape = g[table].shape
+            if shape.rank > 2:
+                tables.append(g.rope_table_backward(x, dy, wrt=wrt, per_token=True, **how))
+                continue
+            made = g.rope_table_backward(x, dy, wrt=wrt, **how)  # one row for all positions broadcasts
             rows = g[made].shape.with_dims((shape.dims[0], g[made].shape.dims[1]))
             tables.append(reshaped(g, unbroadcast(g, made, rows), shape))
         return g.rope_backward(dy, cos, sin, **how), *tables

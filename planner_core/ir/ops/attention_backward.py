@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner_core.errors import GraphError
 from planner_core.ir.op import Array, Op, op
-from planner_core.ir.ops.attention import Attention
+from planner_core.ir.ops.attention import Attention, table_rows
 from planner_core.ir.ops.backward import one_of, same_dims
+from planner_core.ir.ops.operands import rope_tables
 from planner_core.ir.shape import Shape, dim
 
 
@@ -82,19 +84,23 @@ def _pairs(n_rot: int, interleaved: bool) -> tuple[slice, slice]:
 class RopeBackward(Op):
     """Gradient of Rope's x: dy rotated back, ``(da, db) = (dya·cos + dyb·sin, dyb·cos - dya·sin)``.
 
-    dy and the result ``[..,S,H·D]``; tables ``[S, n_rot/2]``; attributes as in ``Rope``.
+    dy and the result ``[..,S,H·D]``; tables and attributes as in ``Rope``.
     """
 
     head_dim: int
     n_rot: int
     interleaved: bool = False
 
-    def infer(self, dy: Shape, *tables: Shape) -> Shape:
+    def infer(self, dy: Shape, cos: Shape, sin: Shape, *_: Shape) -> Shape:
+        width = dy.dims[-1].value
+        if width is not None and width % self.head_dim:
+            raise GraphError(f"RopeBackward head_dim={self.head_dim} doesn't fit dy {dy}")
+        rope_tables("RopeBackward", dy, self.n_rot // 2, cos, sin)
         return dy
 
     def evaluate(self, dy: Array, cos: Array, sin: Array, *_: Array) -> Array:
-        out = dy.reshape(*dy.shape[:-1], -1, self.head_dim).copy()
-        c, s = (t.reshape(t.shape[0], 1, self.n_rot // 2) for t in (cos, sin))
+        out = dy.reshape(*dy.shape[:-1], dy.shape[-1] // self.head_dim, self.head_dim).copy()
+        c, s = (table_rows(t, dy.shape) for t in (cos, sin))
         i, j = _pairs(self.n_rot, self.interleaved)
         a, b = out[..., i].copy(), out[..., j].copy()
         out[..., i], out[..., j] = a * c + b * s, b * c - a * s
@@ -106,24 +112,30 @@ class RopeBackward(Op):
 
 @op(family="backward", operands="x dy")
 class RopeTableBackward(Op):
-    """Gradient of Rope's tables, summed over batch and heads: ``dcos = Σ a·dya + b·dyb``,
-    ``dsin = Σ a·dyb - b·dya``; x, dy ``[..,S,H·D]``, result ``[S, n_rot/2]``."""
+    """Gradient of Rope's tables, summed over heads and, but for ``per_token``, over the batch: ``dcos = Σ a·dya + b·dyb``,
+    ``dsin = Σ a·dyb - b·dya``; x, dy ``[..,S,H·D]``, result ``[S, n_rot/2]``, or ``[..,S, n_rot/2]`` per token."""
 
     wrt: str
     head_dim: int
     n_rot: int
     interleaved: bool = False
+    per_token: bool = False
 
     def infer(self, x: Shape, dy: Shape, *_: Shape) -> Shape:
         one_of("RopeTableBackward", self.wrt, "cos", "sin")
         same_dims("RopeTableBackward", x, dy)
+        if self.per_token:
+            return x.with_dims((*x.dims[:-1], self.n_rot // 2))
         return Shape((x.dims[-2], dim(self.n_rot // 2)), x.dtype)
 
     def evaluate(self, x: Array, dy: Array, *_: Array) -> Array:
         i, j = _pairs(self.n_rot, self.interleaved)
         xs, ds = (t.reshape(-1, x.shape[-2], x.shape[-1] // self.head_dim, self.head_dim) for t in (x, dy))
         a, b, da, db = xs[..., i], xs[..., j], ds[..., i], ds[..., j]
-        return np.asarray((a * da + b * db if self.wrt == "cos" else a * db - b * da).sum((0, 2)), dtype=x.dtype)
+        each = a * da + b * db if self.wrt == "cos" else a * db - b * da
+        if self.per_token:
+            return np.asarray(each.sum(2).reshape(*x.shape[:-1], self.n_rot // 2), dtype=x.dtype)
+        return np.asarray(each.sum((0, 2)), dtype=x.dtype)
 
     def flops(self, out: Shape, x: Shape, *_: Shape) -> int:
         return 2 * x.numel

@@ -13,8 +13,12 @@ import numpy as np
 
 from planner_core.errors import GraphError
 from planner_core.ir.op import Array, Op, op
+from planner_core.ir.ops.attention import SwiGLU
 from planner_core.ir.ops.elementwise import _erf, _sigmoid
 from planner_core.ir.ops.indexing import _wrap
+from planner_core.ir.ops.operands import wanted
+from planner_core.ir.ops.scan import SelectiveScan
+from planner_core.ir.ops.structure import Slice
 from planner_core.ir.shape import Dim, Shape
 
 
@@ -117,7 +121,7 @@ class SwiGLUBackward(Op):
     gate_first: bool = True
 
     def infer(self, x: Shape, dy: Shape, *_: Shape) -> Shape:
-        same_dims("SwiGLUBackward", dy, x.with_dims((*x.dims[:-1], x.dims[-1] // 2)))
+        same_dims(f"SwiGLUBackward x {x}", dy, SwiGLU(self.gate_first).infer(x))
         return x
 
     def evaluate(self, x: Array, dy: Array, *_: Array) -> Array:
@@ -250,6 +254,7 @@ class AdaLayerNormBackward(Op):
     def infer(self, x: Shape, scale: Shape, dy: Shape, *_: Shape) -> Shape:
         one_of("AdaLayerNormBackward", self.wrt, "input", "scale")
         same_dims("AdaLayerNormBackward", x, dy)
+        wanted("AdaLayerNormBackward", "scale", scale, (*x.dims[:1], *x.dims[2:]), f"[B, H] of x {x}")
         return x if self.wrt == "input" else scale
 
     def evaluate(self, x: Array, scale: Array, dy: Array, *_: Array) -> Array:
@@ -297,6 +302,8 @@ class GatherBackward(Op):
     def infer(self, dy: Shape, idx: Shape, *_: Shape) -> Shape:
         if not 0 <= self.axis <= dy.rank - idx.rank:
             raise GraphError(f"GatherBackward axis {self.axis}: dy {dy} with indices {idx} has no such axis")
+        wanted("GatherBackward", "dy", dy, (*dy.dims[: self.axis], *idx.dims, *dy.dims[self.axis + idx.rank :]),
+               f"indices {idx} from axis {self.axis} on")
         return Shape((*dy.dims[: self.axis], self.extent, *dy.dims[self.axis + idx.rank :]), dy.dtype)
 
     def evaluate(self, dy: Array, idx: Array, *_: Array) -> Array:
@@ -324,7 +331,10 @@ class SliceBackward(Op):
     def infer(self, dy: Shape, *_: Shape) -> Shape:
         if len(self.dims) != dy.rank:
             raise GraphError(f"SliceBackward: dy {dy} is no slice of {Shape(self.dims, dy.dtype)}")
-        return Shape(self.dims, dy.dtype)
+        x = Shape(self.dims, dy.dtype)
+        made = Slice(self.axes, self.starts, self.stops, self.steps).infer(x)
+        wanted("SliceBackward", "dy", dy, made.dims, f"the slice of x {x}")
+        return x
 
     def evaluate(self, dy: Array, *_: Array) -> Array:
         out = np.zeros(Shape(self.dims).sizes, dtype=dy.dtype)
@@ -363,6 +373,7 @@ class GroupedMatMulBackwardWeight(Op):
     def infer(self, x: Shape, dy: Shape, idx: Shape, *_: Shape) -> Shape:
         if x.rank != 2 or dy.rank != 2 or not x.dims[0].same(dy.dims[0]):
             raise GraphError(f"GroupedMatMulBackwardWeight: x {x} and dy {dy}: wanted [m, k] and [m, n]")
+        wanted("GroupedMatMulBackwardWeight", "expert_idx", idx, x.dims[:1], f"one expert a row of x {x}")
         return Shape.of((self.experts, x.dims[1], dy.dims[1]), x.dtype)
 
     def evaluate(self, x: Array, dy: Array, idx: Array, *_: Array) -> Array:
@@ -388,6 +399,7 @@ class SelectiveScanBackward(Op):
         names = ("x", "delta", "a", "b", "c")
         one_of("SelectiveScanBackward", self.wrt, *names)
         same_dims("SelectiveScanBackward", x, dy)
+        SelectiveScan().infer(x, delta, a, b, c)
         return dict(zip(names, (x, delta, a, b, c), strict=True))[self.wrt]
 
     def evaluate(self, x: Array, delta: Array, a: Array, b: Array, c: Array, dy: Array, *_: Array) -> Array:

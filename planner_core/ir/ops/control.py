@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from planner_core.ir.graph import Graph
 
 
+def _fit(op: str, body: Graph, first: int, given: tuple[Shape, ...], of: str = "operand") -> None:
+    """Refuse operands (or slices ``of`` some) that aren't what the body's inputs from ``first`` on are."""
+    for i, x in zip(body.inputs[first:], given, strict=True):
+        want = body[i].shape
+        if x.dtype is not want.dtype or (x.rank == want.rank and any(a.clashes(b) for a, b in zip(x.dims, want.dims, strict=True))):
+            raise GraphError(f"{op} {of} {x}: wanted {want}, as input {body[i].name!r} of body {body.name!r}")
+
+
 @op(family="control", operands="cond captured*")
 class If(Op):
     """One of two bodies. Their ``Input``s are the captured operands in order; output i is theirs, further
@@ -25,6 +33,7 @@ class If(Op):
         for body in self.bodies():
             if len(body.inputs) != len(ins) - 1:
                 raise GraphError(f"If body {body.name!r} has {len(body.inputs)} inputs for {len(ins) - 1} captures")
+            _fit("If", body, 0, ins[1:])
         return self.shape
 
     def bodies(self) -> tuple[Graph, ...]:
@@ -45,6 +54,7 @@ class Loop(Op):
     def infer(self, *ins: Shape) -> Shape:
         if len(self.body.inputs) != len(ins):
             raise GraphError(f"Loop body {self.body.name!r} has {len(self.body.inputs)} inputs for {len(ins)} operands")
+        _fit("Loop", self.body, 2, ins[2:])
         return self.shape
 
     def bodies(self) -> tuple[Graph, ...]:
@@ -83,6 +93,11 @@ class Scan(Op):
             if turns is not None and not extent.same(turns) and None not in (extent.value, turns.value):
                 raise GraphError(f"Scan sequence {k} {x} has {extent} slices along axis {axis}; sequence 0 has {turns}")
             turns = turns or extent
+        axes = self.input_axes or (0,) * self.scanned
+        seen = [x.with_dims(d for i, d in enumerate(x.dims) if i != x.axis(a))
+                for x, a in zip(ins[self.carried :][: self.scanned], axes, strict=True)]
+        _fit("Scan", self.body, 0, (*ins[: self.carried], *seen, *ins[self.carried + self.scanned :]),
+             f"of operands {', '.join(map(str, ins))}:")
         return self.shape
 
     def bodies(self) -> tuple[Graph, ...]:

@@ -19,14 +19,14 @@ from planner_core.ir.ops.structure import shifted
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, dim
 
 
-def conv_extent(n: Dim, k: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False) -> Dim:
+def conv_extent(what: str, n: Dim, k: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False) -> Dim:
     """``floor_or_ceil((n + before + after - dilation*(k-1) - 1) / stride) + 1``; a ceil window that would
     start in the padding after the data is dropped (ONNX, PyTorch)."""
     if n.value is None:
         return UNKNOWN if n.is_unknown else (n + (before + after - dilation * (k - 1) - 1 + stride)) // stride
     span = n.value + before + after - dilation * (k - 1) - 1
     if span < 0:
-        raise GraphError(f"window of {dilation * (k - 1) + 1} is wider than the padded extent {n} + {before + after}")
+        raise GraphError(f"{what}: window of {dilation * (k - 1) + 1} is wider than the padded extent {n} + {before + after}")
     out = (math.ceil(span / stride) if ceil else span // stride) + 1
     if ceil and (out - 1) * stride >= n.value + before:
         out -= 1
@@ -41,7 +41,9 @@ def _conv_shape(o: Conv | Conv3d | FusedConvBiasAct, x: Shape, w: Shape) -> Shap
     cin, per = x.dims[1].value, w.dims[1].value
     if cin is not None and per is not None and cin != per * o.groups:
         raise GraphError(f"{o.name}: x {x} has {cin} channels, w {w} wants {per} × groups {o.groups}")
-    out = [conv_extent(x.dims[2 + i], w.sizes[2 + i], o.strides[i], o.pads[i], o.pads[i + space], o.dilations[i])
+    if w.dims[0].value is not None and w.dims[0].value % o.groups:
+        raise GraphError(f"{o.name}: w {w} has {w.dims[0]} output channels, which {o.groups} groups can't share evenly")
+    out = [conv_extent(f"{o.name} x {x}, w {w}", x.dims[2 + i], w.sizes[2 + i], o.strides[i], o.pads[i], o.pads[i + space], o.dilations[i])
            for i in range(space)]
     return x.with_dims((x.dims[0], w.dims[0], *out))
 
@@ -150,10 +152,10 @@ class FusedConvBiasAct(Op):
         if self.activation and self.activation not in ACTIVATION:
             raise GraphError(f"activation {self.activation!r}: wanted one of {', '.join(ACTIVATION)}")
         if bias.rank != 1 or not bias.dims[0].same(out.dims[1]):
-            raise GraphError(f"FusedConvBiasAct: bias {bias} doesn't fit {out.dims[1]} output channels")
+            raise GraphError(f"FusedConvBiasAct: bias {bias} doesn't fit {out.dims[1]} output channels of w {w}")
         for r in residual:
             if r.dims != out.dims and r.is_static and out.is_static:
-                raise GraphError(f"FusedConvBiasAct: residual {r} doesn't fit the output {out}")
+                raise GraphError(f"FusedConvBiasAct: residual {r} doesn't fit the output {out} of x {x}, w {w}")
         return out
 
     def evaluate(self, x: Array, w: Array, bias: Array, *residual: Array) -> Array:
@@ -241,7 +243,7 @@ class Pool2D(Op):
     def infer(self, x: Shape, *_: Shape) -> Shape:
         if self.kind not in ("max", "mean") or x.rank != 4:
             raise GraphError(f"Pool2D kind {self.kind!r} of {x}: wanted max or mean of NCHW")
-        out = [conv_extent(x.dims[2 + i], self.kernel[i], self.strides[i], self.pads[i], self.pads[i + 2], 1,
+        out = [conv_extent(f"Pool2D x {x}", x.dims[2 + i], self.kernel[i], self.strides[i], self.pads[i], self.pads[i + 2], 1,
                            self.ceil_mode) for i in range(2)]
         return x.with_dims((*x.dims[:2], *out))
 

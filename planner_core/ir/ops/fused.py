@@ -19,6 +19,7 @@ from planner_core.ir.ops.attention import Attention, Rope
 from planner_core.ir.ops.elementwise import ACTIVATION, FLAT, _sigmoid
 from planner_core.ir.ops.matmul import MatMul
 from planner_core.ir.ops.norm import _vector
+from planner_core.ir.ops.operands import wanted
 from planner_core.ir.ops.region import (
     REGION_STEP,
     BatchElementwiseRegion,
@@ -107,7 +108,8 @@ class DequantMatMulBlocked(Op):
         blocks = None if k is None else -(-k // self.block_size)
         for s in (scale, *zero):
             if s.rank != 2 or not s.dims[0].same(w.dims[0]) or s.dims[1].value not in (None, blocks or s.dims[1].value):
-                raise GraphError(f"DequantMatMulBlocked: {s}, wanted [{w.dims[0]}, {blocks}], one a block of {self.block_size}")
+                raise GraphError(f"DequantMatMulBlocked: scale or zero_point {s}, wanted [{w.dims[0]}, {blocks}], one a block of "
+                                 f"{self.block_size} of w {w}")
         if not scale.dtype.is_float or any(z.dtype is not want for z in zero):
             raise GraphError(f"DequantMatMulBlocked: scale {scale} must be float, zero points {want}")
         return x.with_dims((*x.dims[:-1], w.dims[0]))
@@ -323,7 +325,7 @@ class DepthwiseConv1dBsc(Op):
         _one_dtype("DepthwiseConv1dBsc", x, w)
         width, k = x.dims[1], w.sizes[2]
         if width.value is not None and width.value < k:
-            raise GraphError(f"DepthwiseConv1dBsc: window of {k} is wider than {x}")
+            raise GraphError(f"DepthwiseConv1dBsc: window of {k} is wider than x {x} (w {w})")
         return x.with_dims((x.dims[0], width - (k - 1) if k > 1 else width, x.dims[2]))
 
     def evaluate(self, x: Array, w: Array, *_: Array) -> Array:
@@ -387,8 +389,11 @@ class FusedAttentionBlock(Op):
             raise GraphError(f"FusedAttentionBlock qkv {qkv}: wanted [B, S, {3 * width}] for {self.num_heads} heads × {self.head_dim}")
         out = qkv.with_dims((*qkv.dims[:2], width))
         half = self.head_dim // 2
-        if self.has_rope and (self.head_dim % 2 or any(t.rank != 2 or t.dims[1].value not in (None, half) for t in tables)):
-            raise GraphError(f"FusedAttentionBlock tables {tables[0]}, {tables[1]}: wanted [S, {half}]")
+        if self.has_rope:
+            if self.head_dim % 2:
+                raise GraphError(f"FusedAttentionBlock with has_rope: head_dim {self.head_dim} is odd; qkv {qkv}")
+            for name, table in zip(("cos", "sin"), tables, strict=True):
+                wanted("FusedAttentionBlock", name, table, (qkv.dims[1], half), f"one row a position of qkv {qkv}")
         return self.attention().infer(out, out, out, *mask)
 
     def evaluate(self, qkv: Array, *more: Array) -> Array:

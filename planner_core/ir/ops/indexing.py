@@ -10,6 +10,7 @@ from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, refuse, zeros
+from planner_core.ir.ops.operands import wanted
 from planner_core.ir.shape import Shape
 
 
@@ -37,6 +38,14 @@ class Gather(Op):
         return g.gather_backward(dy, idx, axis=axis, extent=g[x].shape.dims[axis]), None
 
 
+def _within(op: str, x: Shape, idx: Shape, axis: int) -> None:
+    """Refuse indices that reach past x on an axis where they are places of their own."""
+    axis = x.axis(axis)
+    for i, (have, n) in enumerate(zip(x.dims, idx.dims, strict=True)):
+        if i != axis and have.value is not None and n.value is not None and n.value > have.value:
+            raise GraphError(f"{op} indices {idx}: axis {i} is longer than that of x {x}; only axis {axis} may be")
+
+
 @op(family="indexing", operands="x indices")
 class GatherElements(Op):
     """``out[i][j] = x[idx[i][j]][j]`` for axis 0, likewise elsewhere."""
@@ -46,14 +55,25 @@ class GatherElements(Op):
     def infer(self, x: Shape, idx: Shape, *_: Shape) -> Shape:
         if idx.rank != x.rank:
             raise GraphError(f"GatherElements of {x} by {idx}: ranks differ")
+        _within("GatherElements", x, idx, self.axis)
         return Shape(idx.dims, x.dtype)
 
     def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
-        return np.take_along_axis(x, _wrap(idx, x.shape[self.axis]), self.axis)
+        axis = self.axis % x.ndim
+        part = x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(idx.shape))]
+        return np.take_along_axis(part, _wrap(idx, x.shape[axis]), axis)
 
     def gradient(self, g: Graph, node: NodeId, inputs: tuple[NodeId, ...], dy: NodeId) -> Grads:
         x, idx = inputs
         return g.scatter_elements(zeros(g, g[x].shape), idx, dy, axis=g[x].shape.axis(self.axis), reduction="add"), None
+
+
+def _depth(op: str, x: Shape, idx: Shape) -> int:
+    """How many leading coordinates a row of indices holds."""
+    depth = idx.sizes[-1] if idx.rank else 0
+    if not idx.rank or depth > x.rank:
+        raise GraphError(f"{op} indices {idx}: wanted at most {x.rank} coordinates in the last axis, for x {x}")
+    return depth
 
 
 @op(family="indexing", operands="x indices")
@@ -61,7 +81,7 @@ class GatherNd(Op):
     """The last axis of ``indices`` holds leading coordinates of ``x``."""
 
     def infer(self, x: Shape, idx: Shape, *_: Shape) -> Shape:
-        depth = idx.sizes[-1]
+        depth = _depth("GatherNd", x, idx)
         return Shape((*idx.dims[:-1], *x.dims[depth:]), x.dtype)
 
     def evaluate(self, x: Array, idx: Array, *_: Array) -> Array:
@@ -73,6 +93,8 @@ class ScatterNd(Op):
     """``x`` with ``updates`` written at the coordinates in the last axis of ``indices``."""
 
     def infer(self, x: Shape, idx: Shape, updates: Shape, *_: Shape) -> Shape:
+        depth = _depth("ScatterNd", x, idx)
+        wanted("ScatterNd", "updates", updates, (*idx.dims[:-1], *x.dims[depth:]), f"one slice of x {x} a row of indices {idx}")
         return x
 
     def evaluate(self, x: Array, idx: Array, updates: Array, *_: Array) -> Array:
@@ -95,6 +117,10 @@ class ScatterElements(Op):
     def infer(self, x: Shape, idx: Shape, updates: Shape, *_: Shape) -> Shape:
         if self.reduction not in ("none", "add", "mul", "max", "min"):
             raise GraphError(f"ScatterElements reduction {self.reduction!r}: wanted none, add, mul, max or min")
+        if idx.rank != x.rank:
+            raise GraphError(f"ScatterElements indices {idx}: wanted the rank of x {x}")
+        _within("ScatterElements", x, idx, self.axis)
+        wanted("ScatterElements", "updates", updates, idx.dims, f"one a place in indices {idx}")
         return x
 
     def evaluate(self, x: Array, idx: Array, updates: Array, *_: Array) -> Array:
@@ -128,6 +154,7 @@ class ScatterAdd(Op):
     out_dim: int
 
     def infer(self, updates: Shape, idx: Shape, *_: Shape) -> Shape:
+        wanted("ScatterAdd", "updates", updates, (*idx.dims, *updates.dims[idx.rank :]), f"one slice an index of indices {idx}")
         return updates.with_dims((self.out_dim, *updates.dims[idx.rank :]))
 
     def evaluate(self, updates: Array, idx: Array, *_: Array) -> Array:

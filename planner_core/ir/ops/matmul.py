@@ -11,6 +11,7 @@ from planner_core.ir.dtype import DType, QuantScheme
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, reshaped, swapped, unbroadcast
+from planner_core.ir.ops.operands import wanted
 from planner_core.ir.packed import dequantize
 from planner_core.ir.shape import Shape, broadcast_dims, dim
 
@@ -27,7 +28,10 @@ class MatMul(Op):
             raise GraphError(f"matmul of {a} and {b}: inner extents {ka} and {kb} differ")
         if a.dtype is not b.dtype:
             raise GraphError(f"matmul of {a} and {b}: dtypes differ, cast one of them")
-        lead = broadcast_dims(Shape(a.dims[:-2], a.dtype), Shape(b.dims[:-2], b.dtype))
+        try:
+            lead = broadcast_dims(Shape(a.dims[:-2], a.dtype), Shape(b.dims[:-2], b.dtype))
+        except GraphError as e:
+            raise GraphError(f"matmul of {a} and {b}: the axes before the last two: {e}") from e
         return Shape((*lead, *a.dims[-2:-1], *(b.dims[-1:] if b.rank > 1 else ())), a.dtype)
 
     def evaluate(self, a: Array, b: Array, *_: Array) -> Array:
@@ -68,7 +72,8 @@ class GroupedMatMul(Op):
     def infer(self, x: Shape, w: Shape, idx: Shape, *_: Shape) -> Shape:
         if w.rank != 3:
             raise GraphError(f"GroupedMatMul: w must be [experts, k, n], got {w}")
-        _grouped(x, w.dims[1].value, 0, "GroupedMatMul")
+        _grouped(x, w.dims[1].value, 0, f"GroupedMatMul w {w}")
+        wanted("GroupedMatMul", "expert_idx", idx, x.dims[:1], f"one expert a row of x {x}")
         return x.with_dims((x.dims[0], w.dims[2]))
 
     def evaluate(self, x: Array, w: Array, idx: Array, *_: Array) -> Array:
@@ -101,7 +106,7 @@ class DequantMatMul(Op):
     def infer(self, x: Shape, w: Shape, *_: Shape) -> Shape:
         k = x.dims[-1].value
         if k is not None:
-            _check_packed(w, self.n, k, self.scheme, "DequantMatMul")
+            _check_packed(w, self.n, k, self.scheme, f"DequantMatMul x {x}")
         return x.with_dims((*x.dims[:-1], self.n))
 
     def evaluate(self, x: Array, w: Array, *_: Array) -> Array:
@@ -142,7 +147,8 @@ class DequantGroupedMatMul(Op):
     def infer(self, x: Shape, w: Shape, idx: Shape, *_: Shape) -> Shape:
         k = x.dims[-1].value
         if k is not None:
-            _check_packed(w, self.experts * self.n, k, self.scheme, "DequantGroupedMatMul")
+            _check_packed(w, self.experts * self.n, k, self.scheme, f"DequantGroupedMatMul x {x}")
+        wanted("DequantGroupedMatMul", "expert_idx", idx, x.dims[:1], f"one expert a row of x {x}")
         return _grouped(x, k, self.n, "DequantGroupedMatMul")
 
     def evaluate(self, x: Array, w: Array, idx: Array, *_: Array) -> Array:

@@ -49,7 +49,7 @@ class DequantMatMulNvfp4(Op):
             raise GraphError(f"DequantMatMulNvfp4: x {x}, w {w}, scale {scale}: wanted u8 codes, f8e4m3 scales, k a multiple of 16")
         out = _product("DequantMatMulNvfp4", x, w, None if k is None else k // 2, "k/2")
         if scale.rank != 2 or not scale.dims[0].same(w.dims[0]) or (k is not None and scale.dims[1].value not in (None, k // 16)):
-            raise GraphError(f"DequantMatMulNvfp4: scale {scale}, wanted [{w.dims[0]}, k/16] for x {x}")
+            raise GraphError(f"DequantMatMulNvfp4: scale {scale}, wanted [{w.dims[0]}, k/16] for x {x}, w {w}")
         if total.numel != 1:
             raise GraphError(f"DequantMatMulNvfp4: global scale {total}, wanted one element")
         return out

@@ -8,6 +8,7 @@ from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, channel_last, channel_sum, per_channel, scalar
+from planner_core.ir.ops.operands import wanted
 from planner_core.ir.shape import Shape
 
 
@@ -124,6 +125,7 @@ class LayerNormBackwardGamma(Op):
     eps: float = 1e-5
 
     def infer(self, x: Shape, dy: Shape, *_: Shape) -> Shape:
+        wanted("LayerNormBackwardGamma", "dy", dy, x.dims, f"as x {x}")
         return Shape((x.dims[-1],), x.dtype)
 
     def evaluate(self, x: Array, dy: Array, *_: Array) -> Array:

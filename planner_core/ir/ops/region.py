@@ -194,7 +194,10 @@ class ElementwiseRegion(Op):
     def infer(self, *xs: Shape) -> Shape:
         _check_steps("ElementwiseRegion", self.steps, len(xs))
         seen = self._seen(xs)
-        out = _joined("ElementwiseRegion", seen)
+        try:
+            out = _joined("ElementwiseRegion", seen)
+        except GraphError as e:
+            raise GraphError(f"ElementwiseRegion of xs {', '.join(map(str, xs))}: {e}") from e
         if self.prologue and not _same(seen[self.prologue_input].dims, out.dims):
             raise GraphError(f"ElementwiseRegion: prologue input {xs[self.prologue_input]} doesn't fill {out}")
         return out

@@ -111,7 +111,7 @@ class Im2Col(Op):
 
     def extents(self, x: Shape) -> tuple[int, int]:
         """H_out and W_out."""
-        h, w = (conv_extent(x.dims[2 + i], self.kernel[i], self.strides[i], self.pads[i], self.pads[i + 2], self.dilations[i])
+        h, w = (conv_extent(f"Im2Col x {x}", x.dims[2 + i], self.kernel[i], self.strides[i], self.pads[i], self.pads[i + 2], self.dilations[i])
                 for i in range(2))
         return Shape((h,)).sizes[0], Shape((w,)).sizes[0]
 

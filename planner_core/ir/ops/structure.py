@@ -221,6 +221,9 @@ class Pad(Op):
             raise GraphError(f"Pad widths {self.before}, {self.after} don't match the {x.rank} axes of {x}")
         if self.mode not in ("constant", "edge", "reflect"):
             raise GraphError(f"Pad mode {self.mode!r}: wanted constant, edge or reflect")
+        for d, b, a in zip(x.dims, self.before, self.after, strict=True):
+            if self.mode != "constant" and d.value is not None and max(b, a) > 0 and d.value + min(b, 0) + min(a, 0) < 1:
+                raise GraphError(f"Pad of x {x} by {self.before} and {self.after}: nothing is left to repeat; wanted mode constant")
         return x.with_dims(shifted(d, b + a) for d, b, a in zip(x.dims, self.before, self.after, strict=True))
 
     def evaluate(self, x: Array, *_: Array) -> Array:
@@ -252,7 +255,8 @@ class Slice(Op):
             if step == 0:
                 raise GraphError("Slice step 0")
             have = dims[x.axis(axis)].value
-            if have is not None and not (0 <= start <= have and -1 <= stop <= have):
+            past = step < 0 and have is not None and stop < start == have  # the last element is one before
+            if have is not None and (past or not (0 <= start <= have and -1 <= stop <= have)):
                 raise GraphError(f"Slice [{start}:{stop}:{step}] of axis {axis} of {x}: wanted bounds within [0, {have}] "
                                  "(a stop of -1: down to the first element)")
             if dims[x.axis(axis)].value is None:

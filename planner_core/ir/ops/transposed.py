@@ -30,7 +30,10 @@ class TransposedMatMul(Op):
     trans_b: bool = False
 
     def infer(self, a: Shape, b: Shape, *_: Shape) -> Shape:
-        return MatMul().infer(_turned(a, self.trans_a), _turned(b, self.trans_b))
+        try:
+            return MatMul().infer(_turned(a, self.trans_a), _turned(b, self.trans_b))
+        except GraphError as e:
+            raise GraphError(f"a {a} (trans_a={self.trans_a}) and b {b} (trans_b={self.trans_b}): {e}") from e
 
     def evaluate(self, a: Array, b: Array, *_: Array) -> Array:
         return MatMul().evaluate(np.swapaxes(a, -1, -2) if self.trans_a else a, np.swapaxes(b, -1, -2) if self.trans_b else b)

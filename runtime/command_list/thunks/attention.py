@@ -75,7 +75,7 @@ class Attention(Thunk):
 class Rope(Thunk):
     """Pairs of the first n_rot of each head_dim are rotated; src and dst are [rows, heads, head_dim], src's rows
     ``src_row_stride`` elements apart (a slice of a wider row is read in place; src is then flat up to its last element),
-    tables [seq, n_rot / 2] (or one row a token with ``cos_per_token``)."""
+    tables [seq, n_rot / 2], at least, or one row for all (or one a token with ``cos_per_token``)."""
 
     src: In
     cos: In
@@ -99,8 +99,8 @@ class Rope(Thunk):
         step, row = src.itemsize, self.src_row_stride * src.itemsize
         x = as_strided(src, y.shape, (self.seq * row, row, self.head_dim * step, step), writeable=False)
         half, n = self.n_rot // 2, self.n_rot
-        tables = (self.batch, self.seq, 1, half) if self.cos_per_token else (self.seq, 1, half)
-        c, s = cos.reshape(-1)[: np.prod(tables)].reshape(tables), sin.reshape(-1)[: np.prod(tables)].reshape(tables)
+        each = (self.batch, self.seq, 1, half) if self.cos_per_token else (-1, 1, half)
+        c, s = (t.reshape(each) if self.cos_per_token else t.reshape(each)[: self.seq] for t in (cos, sin))
         low, high = (slice(0, n, 2), slice(1, n, 2)) if self.interleaved else (slice(0, half), slice(half, n))
         t = scratch.take((*x.shape[:3], half), x.dtype)
         rotate_pairs(x[..., low], x[..., high], c, s, y[..., low], y[..., high], t)
