@@ -16,6 +16,7 @@ from planner_core.memory import Target
 from planner_core.options import options_of
 from runtime import CompileOptions, compile_graph
 from runtime.compile import GROUPS
+from tests.runtime.torch_reference import by_torch
 
 UNARY = ["relu", "sigmoid", "tanh", "gelu", "silu", "neg", "abs", "hardswish", "sin", "softplus", "floor"]
 DIMS = st.sampled_from([1, 2, 3, 5])
@@ -275,7 +276,8 @@ def test_every_stage_with_random_options_equals_evaluation_at_length(g: Graph, o
 
 
 def evaluated(g: Graph, seed: int) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """Random inputs, and every node's value by plain evaluation, one op after the other."""
+    """Random inputs, and every node's value one op after the other: PyTorch's of each op that it has, which plain evaluation
+    must agree with; plain evaluation of the others."""
     rng = np.random.default_rng(seed)
     feed = {g[i].name: rng.standard_normal(g[i].shape.sizes).astype(np.float32) for i in g.inputs}
     values: list[np.ndarray] = []
@@ -284,7 +286,13 @@ def evaluated(g: Graph, seed: int) -> tuple[dict[str, np.ndarray], list[np.ndarr
             if n.op.name in ("Input", "Param"):
                 values.append(feed[n.name] if n.name in feed else g.weights[n.name])
             else:
-                values.append(n.op.evaluate(*[values[i] for i in n.inputs]))
+                operands = [values[i] for i in n.inputs]
+                plain, torchs = n.op.evaluate(*operands), by_torch(n.op, operands)
+                if torchs is not None:
+                    assert torchs.shape == plain.shape and torchs.dtype == plain.dtype, n
+                    scale = max(1.0, float(np.abs(torchs).max(initial=0)))
+                    np.testing.assert_allclose(plain, torchs, rtol=1e-4, atol=1e-5 * scale, err_msg=str(n))
+                values.append(plain if torchs is None else torchs)
     return feed, values
 
 
