@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from planner_core.errors import RlxError
+from rlx_viz.outputs import DIFF
 from rlx_viz.units import bytes_text
 from runtime.compile import Compilation
 
@@ -99,11 +100,11 @@ class Growth:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form, in bytes."""
-        return {"a": self.a, "b": self.b, "verdict": self.verdict, "fails": self.fails, "number": self.number,
+        return DIFF.document({"a": self.a, "b": self.b, "verdict": self.verdict, "fails": self.fails, "number": self.number,
                 "limit": None if self.limit is None else self.limit.text,
                 "changes": {c.number: {"before_bytes": c.before, "after_bytes": c.after, "delta_bytes": c.delta, "percent": c.percent}
                             for c in self.changes},
-                "grown": [{"name": g.name, "before_bytes": g.before, "after_bytes": g.after, "cause": g.cause} for g in self.grown]}
+                "grown": [{"name": g.name, "before_bytes": g.before, "after_bytes": g.after, "cause": g.cause} for g in self.grown]})
 
     def to_text(self) -> str:
         """Aligned lines; the verdict first."""

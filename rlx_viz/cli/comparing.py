@@ -10,6 +10,7 @@ import typer
 
 import rlx_viz
 from rlx_viz.cli.arguments import Dims, Redact, Sets, Shapes, TargetOption, load, pairs, write
+from rlx_viz.outputs import COMPARE
 from rlx_viz.verdict import Smaller
 
 __all__ = ["compare", "comparison_dict", "comparison_text"]
@@ -53,12 +54,12 @@ def compare(
 def comparison_dict(found: rlx_viz.Comparison) -> dict[str, Any]:
     """Verdict, headline (bytes of A, of B, B - A), options that differ and changed tensors, as plain values."""
     frame = found.to_frame()
-    return {
+    return COMPARE.document({
         "verdict": found.verdict.to_dict() | {"notes": list(found.notes)},
         "headline": {k: {"a": a, "b": b, "difference": d} for k, (a, b, d) in found.headline.items()},
         "options": {k: {"a": a, "b": b} for k, (a, b) in found.options.items()},
         "changes": frame.astype(object).where(frame.notna(), None).to_dict("records"),
-    }
+    })
 
 
 def comparison_text(found: rlx_viz.Comparison, top: int = ROWS) -> str:

@@ -142,7 +142,7 @@ def options(
 
 
 def schema() -> None:
-    """Print the JSON Schema that every `plan --json` follows, of a model or a problem file; it carries a version."""
-    from rlx_viz.summary import plan_schema
+    """Print the JSON Schema that every --json follows: plan (of a model or a problem file), compare, diff, sweep."""
+    from rlx_viz.outputs import all_schemas
 
-    typer.echo(json.dumps(plan_schema(), indent=1, ensure_ascii=False))
+    typer.echo(json.dumps(all_schemas(), indent=1, ensure_ascii=False))

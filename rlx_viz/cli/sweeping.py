@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rlx_viz.cli.arguments import Sets, TargetOption, UsageError, pairs, write
+from rlx_viz.outputs import SWEEP
 from rlx_viz.sources import source_of
 from rlx_viz.sweeps import Sweep, sweep_source
 from rlx_viz.units import bytes_text
@@ -50,7 +51,7 @@ def sweep(
     if as_json:
         frame = found.to_frame()
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        write(as_json, json.dumps({"model": found.name, "target": found.target, "rows": rows}, indent=1, default=int) + "\n")
+        write(as_json, json.dumps(SWEEP.document({"model": found.name, "target": found.target, "rows": rows}), indent=1, default=int) + "\n")
     if figure:
         found.figure().savefig(figure, dpi=150)
     if "-" not in (as_csv, as_json):

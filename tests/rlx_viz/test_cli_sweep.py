@@ -23,13 +23,13 @@ def lm(tmp_path: Path) -> Path:
 
 
 def test_table(rlx: Any, lm: Path) -> None:  # noqa: F811
-    code, out, err = rlx("sweep", lm, "--dim", "seq=4,8,0", "--dim", "batch=1,2")
+    code, out, err = rlx("sweep", lm, "--dim", "seq=4,8,-1", "--dim", "batch=1,2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "lm.onnx for cpu"
     assert lines[1].split() == ["seq", "batch", "to", "allocate", "weights", "arena", "scratch", "lower", "bound", "dispatches", "seconds"]
-    assert [line.split()[:2] for line in lines[2:]] == [[s, b] for s in "480" for b in "12"]
-    assert "error: " in lines[-1] and "dim 'seq' is given as 0" in lines[-1]
+    assert [line.split()[:2] for line in lines[2:]] == [[s, b] for s in ("4", "8", "-1") for b in "12"]
+    assert "error: " in lines[-1] and "dim 'seq' is given as -1" in lines[-1]
     c = rlx_viz.compile(lm, dims={"seq": 4, "batch": 1})
     assert lines[2].split()[-3:-1] == ["reached", str(c.commands.dispatches)] and c.plan.arena_size == c.plan.lower_bound
     assert len({len(line) for line in lines[1:6]}) == 1
@@ -45,7 +45,7 @@ def test_csv_json_and_figure(rlx: Any, lm: Path, tmp_path: Path) -> None:  # noq
     data = json.loads((tmp_path / "s.json").read_text())
     assert (data["model"], data["target"]) == ("lm.onnx", "metal")
     assert [r["arena_bytes"] for r in data["rows"]] == want["arena_bytes"].tolist()
-    bad = json.loads(rlx("sweep", lm, "--dim", "seq=0,4", "--json", "-")[1])
+    bad = json.loads(rlx("sweep", lm, "--dim", "seq=-1,4", "--json", "-")[1])
     assert bad["rows"][0]["arena_bytes"] is None and bad["rows"][0]["error"]
 
 

@@ -72,9 +72,9 @@ def test_frame(lm: Path) -> None:
 
 
 def test_a_bad_cell_is_a_row(lm: Path) -> None:
-    got = rlx_viz.sweep(lm, seq=[4, 0, 8, "long"], batch=1)
+    got = rlx_viz.sweep(lm, seq=[4, -1, 8, "long"], batch=1)
     assert [bool(c.error) for c in got.cells] == [False, True, False, True]
-    assert "dim 'seq' is given as 0; wanted an int of 1 or more" in got.cells[1].error
+    assert "dim 'seq' is given as -1; wanted an int of 0 or more" in got.cells[1].error
     frame = got.to_frame()
     assert frame["arena_bytes"].isna().tolist() == [False, True, False, True]
     assert frame["error"][3].startswith("dim 'seq' is given as 'long'")
