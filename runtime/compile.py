@@ -318,7 +318,13 @@ class Compilation:
 
         Safe for threads, and for a kernel that runs the compilation it is called from: runs at the same time get arenas of
         their own (``ExecutorPool``), one more for each.
+
+        A param may be given by name too, for this run alone (an ONNX initializer that is an input as well): such a run has
+        a copy of the weights. ``RunError`` for one whose value fusion computed with.
         """
+        given = [name for name in inputs if name in self.legal.weights or name in self.fusion.frozen]
+        if given:
+            return self._run_with(given, inputs, sanitize, timed)
         pool = self._pool or self.executors
         executor = pool.take()
         try:
@@ -328,6 +334,13 @@ class Compilation:
             return out
         finally:
             pool.give(executor)
+
+
+    def _run_with(self, given: list[str], inputs: Mapping[str, Array], sanitize: bool, timed: bool) -> dict[str, Array]:
+        one = HostExecutor(self.commands, self.legal.weights, self.fusion.frozen)
+        for name in given:
+            one.set_param(name, inputs[name])
+        return one.run({k: v for k, v in inputs.items() if k not in given}, sanitize=sanitize, timed=timed)
 
 
 def _timed(timings: dict[str, float], stage: str, fn: Callable[[], _T]) -> _T:

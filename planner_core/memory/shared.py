@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from planner_core.errors import PlanError
-from planner_core.ir import Graph
+from planner_core.ir import Graph, NodeId
 from planner_core.memory.facts import DTYPES
 from planner_core.memory.plan import WEIGHTS, MemoryPlan, Slot
 from planner_core.memory.planner import place_views
@@ -17,10 +17,12 @@ __all__ = ["SharedWeightLayout"]
 
 @dataclass(frozen=True, slots=True)
 class SharedWeightLayout:
-    """Params' slots by name, sorted by name; ``size`` is the furthest end (guards counted)."""
+    """Params' slots by name, sorted by name; ``size`` is the furthest end (guards counted). ``nodes``: each param's id in
+    the forward graph, in the same order."""
 
     slots: tuple[tuple[str, Slot], ...]
     size: int
+    nodes: tuple[NodeId, ...] = ()
 
     @classmethod
     def from_forward(cls, graph: Graph, plan: MemoryPlan) -> SharedWeightLayout:
@@ -32,7 +34,8 @@ class SharedWeightLayout:
                                 "allocate_params=True")
             slots[graph[p].name] = plan.assignments[p]
         ends = [s.end + s.guard for s in slots.values()]
-        return cls(tuple(sorted(slots.items())), max(ends, default=0))
+        ids = {graph[p].name: p for p in graph.params}
+        return cls(tuple(sorted(slots.items())), max(ends, default=0), tuple(ids[name] for name in sorted(ids)))
 
     def apply_to_plan(self, graph: Graph, plan: MemoryPlan) -> MemoryPlan:
         """A copy of ``plan`` with every param on the forward plan's bytes, in the region "weights" (so that

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rlx_viz
 from planner_core.errors import ImportModelError
 from planner_core.ir import Array
+from runtime.errors import RunError
 from tests.planner_core.importers.evaluator import run_ort
 
 N, F = helper.make_node, TensorProto.FLOAT
@@ -77,3 +78,28 @@ def branches(then: list[Any]) -> onnx.ModelProto:
 def test_a_name_is_written_once(made: onnx.ModelProto, words: str) -> None:
     with pytest.raises(ImportModelError, match=words):
         rlx_viz.compile(made)
+
+
+def test_an_initializer_that_is_an_input_can_be_fed() -> None:
+    """Its value is a default: given another one a run takes that, and the next run the default again."""
+    w = np.asarray([1.0, 2.0, 3.0, 4.0], np.float32)
+    made = proto([N("Mul", ["x", "w"], ["m"]), N("Neg", ["m"], ["y"])], {"x": [4], "w": [4]}, {"y": [4]}, {"w": w})
+    c, x = rlx_viz.compile(made), np.full(4, 2, np.float32)
+    for feed in ({"x": x}, {"x": x, "w": np.full(4, 5, np.float32)}, {"x": x}):
+        for sanitize in (False, True):
+            np.testing.assert_array_equal(c.run(feed, sanitize=sanitize)["y"], run_ort(made, feed)[0])
+    with pytest.raises(RunError, match=r"param 'w' is float32\[3\], wanted f32\[4\]"):
+        c.run({"x": x, "w": np.ones(3, np.float32)})
+
+
+def test_a_param_that_fusion_computed_with_is_refused_by_name() -> None:
+    """A large transposed weight is transposed ahead: another value for one run would not be seen."""
+    w = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32)
+    made = proto([N("Transpose", ["w"], ["t"], perm=[1, 0]), N("Exp", ["t"], ["e"]), N("Add", ["x", "e"], ["y"])],
+                 {"x": [300, 300], "w": [300, 300]}, {"y": [300, 300]}, {"w": w})
+    c, x = rlx_viz.compile(made), np.ones((300, 300), np.float32)
+    if "w" not in c.fusion.frozen:
+        pytest.fail("the case needs a weight that is computed with ahead")
+    with pytest.raises(RunError, match="compile with fusion=False to set it at any time"):
+        c.run({"x": x, "w": w})
+    np.testing.assert_allclose(c.with_options(fusion=False).run({"x": x, "w": 2 * w})["y"], run_ort(made, {"x": x, "w": 2 * w})[0], rtol=1e-5)

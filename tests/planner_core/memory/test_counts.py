@@ -52,6 +52,7 @@ def _forward(dtype: DType = DType.F32, dims: tuple[int, ...] = (8, 8), name: str
 def test_a_backward_plan_with_the_forward_alignment_is_sound(alignment: int) -> None:
     forward, _ = _forward()
     layout = SharedWeightLayout.from_forward(forward, plan_memory_aligned(forward, alignment))
+    assert [forward[i].name for i in layout.nodes] == [name for name, _ in layout.slots], "each with its forward id"
     for smaller in (32, alignment):
         require_sound(forward, plan_memory_backward(forward, smaller, layout))
 
