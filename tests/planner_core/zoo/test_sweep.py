@@ -108,7 +108,7 @@ def test_table() -> None:
     rows = table()
     assert [r.model.split(".")[0] for r in rows] == sorted([*zoo.names(), "matmul-train"])
     for r in rows:
-        assert r.bound <= r.in_order <= r.conservative <= r.naive and r.tensors <= r.nodes
+        assert r.bound <= r.default <= r.conservative <= r.naive and r.tensors <= r.nodes
     lines = markdown(table(["minilm"])).splitlines()
     assert [c.strip() for c in lines[0].split("|")[1:-1]] == [
         "model", "nodes", "tensors", "params", "naive", "conservative", "in-order", "bound", "fusion-ready"]
