@@ -294,3 +294,22 @@ def test_long_rows_take_scratch_for_a_piece_only() -> None:
     """A half softmax over 4 million elements in short rows is widened a piece at a time."""
     g, _ = _graph(lambda g, i: g.softmax(i, axis=1), [np.ones((40_000, 100), HALF)])
     assert compile_graph(g, METAL).commands.scratch_bytes < 1 << 19
+
+
+@pytest.mark.parametrize("target", ["metal", "mlx", "cuda"])
+@pytest.mark.parametrize("shape", [(3, 700, 5), (1, 4096, 33), (40, 64, 600)], ids=str)
+def test_half_products_are_summed_in_f32_within_declared_scratch(target: str, shape: tuple[int, int, int]) -> None:
+    """Widened strip by strip: as exact as one rounding of the f64 product, whatever the strips' edges."""
+    import rlx_viz
+
+    m, k, n = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+    g = Graph("half product")
+    g.set_outputs(g.mm(g.input("a", (m, k), DType.F16), g.param("b", (k, n), DType.F16, data=b)), names=["y"])
+    c = rlx_viz.compile(g, target=target)
+    got = c.run({"a": a}, sanitize=True)["y"].astype(np.float64)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(got - want).max() <= 2.0**-10 * np.abs(want).max()
+    thunk = next(t for t in c.commands.thunks if t.name == "Sgemm")
+    assert 0 < thunk.scratch_bytes <= 3 * (1 << 20) + 4 * max(m, n, k) * 4 + 256

@@ -6,6 +6,7 @@ import numpy as np
 
 from planner_core.ir import Array
 from runtime.command_list.formulas import activate, activation_scratch
+from runtime.command_list.half_products import product, product_scratch
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch
 from runtime.command_list.thunk import Thunk, thunk
@@ -26,8 +27,12 @@ class Sgemm(Thunk):
     b_t: bool = False
     a_t: bool = False
 
+    @property
+    def scratch_bytes(self) -> int:
+        return product_scratch(self.m, self.k, self.n, self.a.storage, self.b.storage, self.c.storage)
+
     def run(self, a: Array, b: Array, c: Array, scratch: Scratch) -> None:
-        np.matmul(a.T if self.a_t else a, b.T if self.b_t else b, out=c)
+        product(a.T if self.a_t else a, b.T if self.b_t else b, c, scratch, self.m, self.k, self.n)
 
 
 @thunk(name="BatchedSgemm", label="batched_sgemm", partial_extent="scales", where="gpu")
@@ -49,8 +54,21 @@ class BatchedSgemm(Thunk):
     a_t: bool = False
     b_t: bool = False
 
+    @property
+    def scratch_bytes(self) -> int:
+        return product_scratch(self.m, self.k, self.n, self.a.storage, self.b.storage, self.c.storage)
+
     def run(self, a: Array, b: Array, c: Array, scratch: Scratch) -> None:
-        np.matmul(np.swapaxes(a, -1, -2) if self.a_t else a, np.swapaxes(b, -1, -2) if self.b_t else b, out=c)
+        a, b = np.swapaxes(a, -1, -2) if self.a_t else a, np.swapaxes(b, -1, -2) if self.b_t else b
+        if not self.scratch_bytes:
+            np.matmul(a, b, out=c)
+            return
+        lead = c.shape[:-2]
+        a, b = np.broadcast_to(a, (*lead, *a.shape[-2:])), np.broadcast_to(b, (*lead, *b.shape[-2:]))
+        for at in np.ndindex(lead):
+            mark = scratch.mark
+            product(a[at], b[at], c[at], scratch, self.m, self.k, self.n)
+            scratch.release(mark)
 
 
 @thunk(name="FusedMmBiasAct", label="fused_mm_bias_act", partial_extent="scales", where="gpu")
@@ -70,10 +88,14 @@ class FusedMmBiasAct(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return activation_scratch(self.act, self.c.storage, self.c.numel)
+        # one after the other: the product's is given back before the activation takes its own
+        return max(activation_scratch(self.act, self.c.storage, self.c.numel),
+                   product_scratch(self.m, self.k, self.n, self.a.storage, self.w.storage, self.c.storage))
 
     def run(self, a: Array, w: Array, bias: Array, c: Array, scratch: Scratch) -> None:
-        np.matmul(a, w, out=c)
+        mark = scratch.mark
+        product(a, w, c, scratch, self.m, self.k, self.n)
+        scratch.release(mark)
         np.add(c, bias, out=c)
         if self.act:
             activate(self.act, c, c, scratch, self.alpha, self.beta)
