@@ -293,7 +293,7 @@ class BucketedCompileCache(CacheBase):
 
     def try_share_params_from_donor(self, upper: int) -> bool:
         """Let the bucket stand on the donor's weights, or, where that is gone or differs, on any other live bucket's.
-        Then none of its bytes are its own, and the bucket that gave them is the donor. False: the caller uploads."""
+        Then none of its bytes are its own, and the bucket that gave them is the donor where there was none. False: the caller uploads."""
         i = self._index_of_upper(upper)
         target = None if i is None else self._entries.get(i)
         if i is None or target is None:
@@ -302,7 +302,7 @@ class BucketedCompileCache(CacheBase):
             source = self._share_into(i, target) if self._entries.get(i) is target else None
             if source is None:
                 return False
-            self._donor = source
+            self._donor = source if self._donor is None else self._donor  # the first wins
             self._shared(i, upper, target)
             return True
 

@@ -240,6 +240,7 @@ class Buckets(RuleBasedStateMachine):
         source = self._source(i, self.live[i][0]) if i in self.live else None
         assert got == (source is not None)
         if source is not None:
+            self.donor = source if self.donor is None else self.donor
             mine, theirs = self.live[i][1], self.live[source][1]
             if mine == theirs and self.owner.get(mine) == i:
                 return  # the other stands on this one's buffer already
