@@ -722,6 +722,18 @@ def test_a_live_waterfall_switches_its_option(page: Page, tmp_path: Path) -> Non
     assert trait(page, "request") == {"option": "arena_no_reuse", "value": True, "seq": 3}
 
 
+def test_savings_are_told_in_the_order_that_is_asked_for(page: Page, tmp_path: Path) -> None:
+    """Alt and an arrow move a change; Python is asked for the savings in that order, and waiting toggles stay."""
+    open_widget(page, tmp_path, make_views_document(80))
+    show(page, "waterfall")
+    rows = [line.split("  ")[1] for line in twin(page, "waterfall").splitlines()[1:] if line.startswith("step")]
+    page.locator('[data-saving="1"]').focus()
+    page.keyboard.press("Alt+ArrowDown")
+    asked = trait(page, "request")
+    assert isinstance(asked, dict) and asked["seq"] == 1
+    assert asked["order"][:2] == [rows[1], rows[0]] and set(asked["order"]) <= set(rows)
+
+
 def test_presets_reset_and_undo_are_asked_for(page: Page, tmp_path: Path) -> None:
     doc = make_views_document(80, no_reuse=True)
     open_widget(page, tmp_path, doc)

@@ -22,7 +22,7 @@ from planner_core.ir import Graph
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.explorer import Explorer, Live, Picture
 from rlx_viz.snapshot_tables.meta import PRESETS
-from rlx_viz.whatif import waterfall
+from rlx_viz.whatif import step_labels, waterfall
 from tests.browser.synthetic import make_document
 
 
@@ -332,6 +332,19 @@ def test_the_comparison_follows_the_picture() -> None:
     assert e.compare_rev == e.rev == 1
     assert not ColumnDocument.unpack(e.compare_header, e.compare_buffer).tables["match"]["change"].any()
     assert e.comparison is not None and e.comparison.to_frame().empty
+
+
+def test_savings_in_another_order() -> None:
+    e = opened(whatif=True)
+    e.work_out()
+    assert e.wait(60)
+    assert e.whatifs is not None and e.compilation is not None
+    labels = step_labels(e.compilation)
+    e.request = {"seq": 1, "order": labels[::-1]}
+    assert e.wait(60) and e.done == 1 and e.error == ""
+    assert e.whatifs.tables["savings"]["bytes"].tolist() == [s.nbytes for s in waterfall(e.compilation, order=labels[::-1])]
+    e.request = {"seq": 2, "order": ["no such change"]}
+    assert "no step 'no such change' in these savings" in e.error and e.done == 2
 
 
 def test_live_reuses_stages() -> None:
