@@ -62,7 +62,7 @@ test: $(VENV)/.stamp-test chromium
 	$(PY) -m pytest -q -m browser tests
 
 test-full: test
-	$(PY) -m pytest -q -n $(JOBS) -m slow tests
+	HYPOTHESIS_PROFILE=explore $(PY) -m pytest -q -n $(JOBS) -m slow tests
 
 browser-test: $(VENV)/.stamp-test chromium
 	$(PY) -m pytest -q -m browser tests

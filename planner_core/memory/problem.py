@@ -19,6 +19,8 @@ __all__ = ["Budget", "Offsets", "Problem", "Strategy"]
 
 MOST_BYTES = 1 << 62
 """Of all buffers together, and of an offset: so that every end fits 64 bits."""
+LAST_STEP = (1 << 63) - 1
+"""The end of time: a death is below it (nanosecond stamps are)."""
 I64 = npt.NDArray[np.int64]
 Offsets = I64
 
@@ -56,6 +58,10 @@ class Problem:
             if len(odd):
                 i = int(odd[0])
                 raise PlanError(f"buffer {i}: fixed at {self.fixed[i]}; wanted an offset from 0 to {MOST_BYTES}, or -1 (free)")
+            first, last = int(self.birth.min()), int(self.death.max())
+            if last >= LAST_STEP or last - first >= LAST_STEP:
+                raise PlanError(f"buffers live from {first} to {last}; wanted a last step below {LAST_STEP}, and as short a "
+                                "span, so that the step after each fits 64 bits")
             total = float((self.size.astype(np.float64) + self.guard + a).sum())
             if total > MOST_BYTES:
                 raise PlanError(f"{n} buffers of {total:.3g} bytes with guards and alignment: more than {MOST_BYTES}, so that "

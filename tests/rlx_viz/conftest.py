@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from planner_core.ir import Graph, save_graph
+from rlx_viz import cli
 
 
 @pytest.fixture
@@ -28,3 +31,19 @@ def mlp_file(mlp: Graph, tmp_path: Path) -> Path:
     path = tmp_path / "mlp.json"
     save_graph(mlp, path)
     return path
+
+
+@pytest.fixture
+def rlx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line as a function of its arguments: exit code, standard output, standard error."""
+    def call(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rlx-viz", *map(str, args)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as e:
+            code = int(e.code or 0)
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call

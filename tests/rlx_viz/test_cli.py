@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +12,6 @@ import pytest
 
 import rlx_viz
 from planner_core.ir import Graph, save_graph
-from rlx_viz import cli
-
-
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["rlx-viz", *args])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as e:
-        code = int(e.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-@pytest.fixture
-def rlx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    return lambda *args: call(monkeypatch, capsys, *map(str, args))
 
 
 def test_plan_prints_the_number_to_allocate_first(rlx, mlp_file: Path) -> None:  # type: ignore[no-untyped-def]

@@ -12,12 +12,6 @@ import rlx_viz
 from planner_core import zoo
 from planner_core.ir import Graph
 from rlx_viz.cli.comparing import comparison_text
-from tests.rlx_viz.test_cli import call
-
-
-@pytest.fixture
-def rlx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    return lambda *args: call(monkeypatch, capsys, *map(str, args))
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 import rlx_viz
-from tests.rlx_viz.test_cli import rlx  # noqa: F401  (a fixture)
 from tests.symbolic_models import transformer
 
 
@@ -22,7 +21,7 @@ def lm(tmp_path: Path) -> Path:
     return tmp_path / "lm.onnx"
 
 
-def test_table(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_table(rlx: Any, lm: Path) -> None:
     code, out, err = rlx("sweep", lm, "--dim", "seq=4,8,-1", "--dim", "batch=1,2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -35,7 +34,7 @@ def test_table(rlx: Any, lm: Path) -> None:  # noqa: F811
     assert len({len(line) for line in lines[1:6]}) == 1
 
 
-def test_csv_json_and_figure(rlx: Any, lm: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_csv_json_and_figure(rlx: Any, lm: Path, tmp_path: Path) -> None:
     code, out, _ = rlx("sweep", lm, "--dim", "seq=4,8", "--dim", "batch=1", "--csv", "-", "--figure", tmp_path / "s.png",
                        "--set", "alignment=256", "--target", "metal", "--json", tmp_path / "s.json")
     rows = list(csv.DictReader(io.StringIO(out)))
@@ -49,7 +48,7 @@ def test_csv_json_and_figure(rlx: Any, lm: Path, tmp_path: Path) -> None:  # noq
     assert bad["rows"][0]["arena_bytes"] is None and bad["rows"][0]["error"]
 
 
-def test_the_zoo_and_processes(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_the_zoo_and_processes(rlx: Any, lm: Path) -> None:
     code, out, _ = rlx("sweep", "minilm", "--dim", "seq=4,8", "--dim", "layers=1")
     assert code == 0 and out.startswith("minilm for cpu\nseq  layers  to allocate")
     alone, spread = (rlx("sweep", lm, "--dim", "seq=4,8", "--dim", "batch=1", "--csv", "-", *more)[1] for more in ((), ("--jobs", "1")))
@@ -64,6 +63,6 @@ def test_the_zoo_and_processes(rlx: Any, lm: Path) -> None:  # noqa: F811
     (("--dim", "seq=4", "--csv", "-", "--json", "-"), "would mix on standard output"),
     (("--dim", "seq=4", "--dim", "batch=1", "--set", "fuse=no"), "no option 'fuse'"),
 ])
-def test_wrong_command_lines(rlx: Any, lm: Path, args: tuple[str, ...], words: str) -> None:  # noqa: F811
+def test_wrong_command_lines(rlx: Any, lm: Path, args: tuple[str, ...], words: str) -> None:
     code, out, err = rlx("sweep", lm, *args)
     assert (code, out) == (1, "") and words in err

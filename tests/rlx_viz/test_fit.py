@@ -15,7 +15,6 @@ from planner_core.fusion import DEVICES
 from rlx_viz.budget import BOARDS, Budget, budget_of, bytes_of
 from rlx_viz.fit import Region, fit
 from runtime.compile import Compilation
-from tests.rlx_viz.test_cli import rlx  # noqa: F401  (a fixture)
 from tests.symbolic_models import transformer
 
 # --- budgets ---------------------------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ def lm(tmp_path: Path) -> Path:
 PIN = ("--set", "pin_output_ancestors=true")
 
 
-def test_yes(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_yes(rlx: Any, lm: Path) -> None:
     code, out, err = rlx("plan", lm, "--dim", "seq=8", "--fit", "1MiB")
     assert (code, err) == (0, "")
     yes, compared = out.splitlines()[-2:]
@@ -132,7 +131,7 @@ def test_yes(rlx: Any, lm: Path) -> None:  # noqa: F811
     assert compared.startswith("  compared: weights + arena + scratch: weights ")
 
 
-def test_no(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_no(rlx: Any, lm: Path) -> None:
     code, out, _ = rlx("plan", lm, "--dim", "seq=32", *PIN, "--fit", "150KB")
     assert code == 3
     lines = out[out.index("fits: "):].splitlines()
@@ -145,7 +144,7 @@ def test_no(rlx: Any, lm: Path) -> None:  # noqa: F811
     assert "no placement of these live ranges needs less than " in out
 
 
-def test_weights_in_flash(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_weights_in_flash(rlx: Any, lm: Path) -> None:
     c = rlx_viz.compile(lm, dims={"seq": 8})
     size = f"{c.allocate_bytes - c.plan.weights_size}B"
     code, out, _ = rlx("plan", lm, "--dim", "seq=8", "--fit", size)
@@ -156,7 +155,7 @@ def test_weights_in_flash(rlx: Any, lm: Path) -> None:  # noqa: F811
     assert code == 0 and "of the 256 KiB (262,144 B) of the Arduino Nano 33 BLE Sense" in out
 
 
-def test_json(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_json(rlx: Any, lm: Path) -> None:
     code, out, err = rlx("plan", lm, "--dim", "seq=32", *PIN, "--fit", "150KB", "--json", "-")
     assert (code, err) == (3, "")
     data = json.loads(out)
@@ -171,7 +170,7 @@ def test_json(rlx: Any, lm: Path) -> None:  # noqa: F811
     assert "fit" not in json.loads(rlx("plan", lm, "--dim", "seq=8", "--json", "-")[1])
 
 
-def test_redacted_names_stay_out(rlx: Any, lm: Path) -> None:  # noqa: F811
+def test_redacted_names_stay_out(rlx: Any, lm: Path) -> None:
     data = json.loads(rlx("plan", lm, "--dim", "seq=32", "--fit", "1KB", "--redact", "--json", "-")[1])
     assert {t["name"] for t in data["fit"]["top"]} <= {t["name"] for t in data["tensors"]}
     assert not {t["name"] for t in data["fit"]["top"]} & {"logits", "probs0", "act0"}
@@ -181,12 +180,12 @@ def test_redacted_names_stay_out(rlx: Any, lm: Path) -> None:  # noqa: F811
     (("--fit", "lots"), "error: --fit lots: neither a size"),
     (("--fit", "1MB", "--fit-region", "heap"), "error: --fit-region heap: wanted total or arena"),
 ])
-def test_wrong_command_lines(rlx: Any, lm: Path, args: tuple[str, ...], words: str) -> None:  # noqa: F811
+def test_wrong_command_lines(rlx: Any, lm: Path, args: tuple[str, ...], words: str) -> None:
     code, out, err = rlx("plan", lm, "--dim", "seq=8", *args)
     assert (code, out) == (1, "") and err.startswith(words)
 
 
-def test_problem_files_have_their_own_question(rlx: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_problem_files_have_their_own_question(rlx: Any, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("id,lower,upper,size\na,0,2,8\n")
     code, _, err = rlx("plan", tmp_path / "p.csv", "--fit", "1KB")
     assert code == 1 and "--set capacity=BYTES asks whether it fits" in err

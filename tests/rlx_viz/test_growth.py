@@ -14,7 +14,6 @@ import rlx_viz
 from planner_core.errors import RlxError
 from planner_core.ir import Graph, save_graph
 from rlx_viz.growth import NUMBERS, Change, growth, limit_of, read_summary
-from tests.rlx_viz.test_cli import rlx  # noqa: F401  (a fixture)
 from tests.symbolic_models import transformer
 
 DIMS = {"batch": 1, "seq": 16}
@@ -67,7 +66,7 @@ def test_two_compilations(files: tuple[Path, Path]) -> None:
         growth(a, b, number="heap")
 
 
-def test_diff(rlx: Any, files: tuple[Path, Path]) -> None:  # noqa: F811
+def test_diff(rlx: Any, files: tuple[Path, Path]) -> None:
     dims = ("--dim", "seq=16")
     code, out, err = rlx("diff", *files, *dims)
     assert (code, err) == (0, "") and out.splitlines()[0].startswith("b.onnx: to allocate grew by ")
@@ -78,7 +77,7 @@ def test_diff(rlx: Any, files: tuple[Path, Path]) -> None:  # noqa: F811
     assert rlx("diff", *files, *dims, "--fail-if-grows", "0", "--of", "scratch")[0] == 0
 
 
-def test_saved_summaries(rlx: Any, files: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_saved_summaries(rlx: Any, files: tuple[Path, Path], tmp_path: Path) -> None:
     """What CI keeps of the last build, against this one."""
     saved = [tmp_path / "old.json", tmp_path / "new.json"]
     for model, path in zip(files, saved, strict=True):
@@ -94,7 +93,7 @@ def test_saved_summaries(rlx: Any, files: tuple[Path, Path], tmp_path: Path) -> 
     assert found["changes"]["allocate"]["delta_bytes"] > 0
 
 
-def test_markdown(rlx: Any, files: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_markdown(rlx: Any, files: tuple[Path, Path], tmp_path: Path) -> None:
     target = tmp_path / "summary.md"
     code, out, _ = rlx("diff", *files, "--dim", "seq=16", "--fail-if-grows", "5%", "--markdown", target)
     assert code == 3 and out
@@ -116,7 +115,7 @@ def test_names_with_markup_stay_text(tmp_path: Path) -> None:
     assert r"a\|b \<i\>\*" in text and r"| | a\|1 | b\`2\` | change |" in text
 
 
-def test_files_that_are_no_summary(rlx: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_files_that_are_no_summary(rlx: Any, tmp_path: Path) -> None:
     g = Graph("g")
     g.set_outputs(g.relu(g.input("x", (4,))))
     save_graph(g, tmp_path / "g.json")
@@ -133,6 +132,6 @@ def test_files_that_are_no_summary(rlx: Any, tmp_path: Path) -> None:  # noqa: F
     (("--fail-if-grows", "a lot"), "--fail-if-grows a lot: wanted a share such as 5%"), (("--of", "heap"), "--of heap: wanted one of"),
     (("--markdown", "-", "--json", "-"), "would mix on standard output"),
 ])
-def test_wrong_command_lines(rlx: Any, files: tuple[Path, Path], args: tuple[str, ...], words: str) -> None:  # noqa: F811
+def test_wrong_command_lines(rlx: Any, files: tuple[Path, Path], args: tuple[str, ...], words: str) -> None:
     code, out, err = rlx("diff", *files, *args)
     assert (code, out) == (1, "") and words in err

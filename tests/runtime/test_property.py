@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from planner_core.ir import DType, Graph, QuantScheme
@@ -251,12 +251,41 @@ def compile_options(draw: st.DrawFn) -> CompileOptions:
 
 def all_stages_equal_evaluation(g: Graph, options: CompileOptions, seed: int) -> None:
     feed, values = evaluated(g, seed)
+    assume(decided(g, values))
     c = compile_graph(g, options)
     assert c.pass_log.dispatches_saved == c.commands_before.dispatches - c.commands.dispatches
     got = c.run(feed, sanitize=True)
     for name, node in zip(g.output_names, g.outputs, strict=True):
         want = values[node]
         np.testing.assert_allclose(got[name], want, rtol=1e-3, atol=2e-4 * max(1.0, float(np.abs(want).max(initial=0))))
+
+
+def decided(g: Graph, values: list[np.ndarray]) -> bool:
+    """True when rounding can't turn the graph's steps: no index, comparison or whole number hangs on a last place.
+
+    An index of the largest needs a runner-up that is 1e-3 of the scale smaller, or equal and of the graph's exact
+    values: zero (what ReLU leaves) or a tensor that was fed. Floor, truncation and comparison need the same distance.
+    """
+    return all(margin(g, n.id, values) > 1e-3 for n in g.nodes)
+
+
+def margin(g: Graph, node: int, values: list[np.ndarray]) -> float:
+    """The least relative distance of a node's operands to the point where its whole-number result changes."""
+    op, inputs = g[node].op, g[node].inputs
+    if not inputs or all(g[i].op.name in ("Input", "Param") for i in inputs):
+        return np.inf
+    x = np.asarray(values[inputs[0]], np.float64)
+    scale = max(1.0, float(np.abs(x).max(initial=0)))
+    if op.name == "ArgReduce":
+        first, second = np.moveaxis(np.sort(x, axis=op.axis), op.axis, 0)[::-1][:2] if x.shape[op.axis] > 1 else (x, -np.inf)
+        gap = np.where((first == second) & (first == 0), np.inf, np.abs(first - second))
+    elif op.name == "Compare":
+        gap = np.abs(x - np.asarray(values[inputs[1]], np.float64))
+    elif (op.name == "Cast" and not op.to.is_float) or (op.name == "Activation" and op.kind == "floor"):
+        gap = np.where(x == np.round(x), np.inf, np.abs(x - np.round(x)))
+    else:
+        return np.inf
+    return float(np.min(gap, initial=np.inf)) / scale
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -300,6 +329,7 @@ def evaluated(g: Graph, seed: int) -> tuple[dict[str, np.ndarray], list[np.ndarr
 @given(graphs(), st.integers(0, 99), st.booleans())
 def test_audited_run_equals_op_by_op_evaluation(g: Graph, seed: int, no_reuse: bool) -> None:
     feed, values = evaluated(g, seed)
+    assume(decided(g, values))
     got = compile_graph(g).with_options(arena_no_reuse=no_reuse).run(feed, sanitize=True)
     for name, node in zip(g.output_names, g.outputs, strict=True):
         np.testing.assert_allclose(got[name], values[node], rtol=2e-4, atol=2e-5 * max(1.0, float(np.abs(values[node]).max())))

@@ -33,7 +33,7 @@ def boxes(problem: Problem) -> list[I64]:
     span = int(problem.death.max() - problem.birth.min()) + 1
     out: list[I64] = []
     for n in PARTS:
-        ids = np.flatnonzero((life * n >= span) & (problem.fixed < 0) & (problem.size + problem.guard > 0))
+        ids = np.flatnonzero((life >= span / n) & (problem.fixed < 0) & (problem.size + problem.guard > 0))
         if 1 < len(ids) < len(problem) and (not out or len(ids) > len(out[-1])):
             out.append(ids)
     return out

@@ -43,6 +43,8 @@ def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
     model: Any = cp_model.CpModel()
     arena = model.new_int_var(-(-bound // unit), top, "arena")
     times, places, starts = [], [], []
+    events = np.unique(np.concatenate([problem.birth, problem.death]))  # the solver's integers end below nanosecond stamps
+    born, dead = np.searchsorted(events, problem.birth).tolist(), np.searchsorted(events, problem.death).tolist()
     for k, i in enumerate(busy.tolist()):
         # the rest of the model, then the solver's own copy of it, must fit as well
         if k % 64 == 63 and (clock.over() or not clock.room((now() - started) * (3 * len(busy) / k - 1))):
@@ -57,8 +59,7 @@ def cp_sat(problem: Problem, budget: Budget, target: int = 0) -> Found:
         model.add(start + size <= arena)
         starts.append(start)
         places.append(model.new_fixed_size_interval_var(start, size, f"p{i}"))
-        times.append(model.new_fixed_size_interval_var(
-            int(problem.birth[i]), int(problem.death[i] - problem.birth[i] + 1), f"t{i}"))
+        times.append(model.new_fixed_size_interval_var(born[i], dead[i] - born[i] + 1, f"t{i}"))
     model.add_no_overlap_2d(times, places)
     model.add_hint(arena, top)
     model.minimize(arena)

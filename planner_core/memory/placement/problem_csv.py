@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from planner_core.errors import PlanError
-from planner_core.memory.problem import Offsets, Problem
+from planner_core.memory.problem import LAST_STEP, Offsets, Problem
 
 __all__ = ["read_problem", "write_problem"]
 
 _NEEDED = ("lower", "upper", "size")
 _OPTIONAL = {"offset": -1, "alignment": 1, "guard": 0}
 _LARGEST = 1 << 56
-"""So that sums over any file stay within 64 bits."""
+"""Of bytes: sums over any file stay within 64 bits."""
 _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 """Plain decimal: ``int`` would also take 1_000, +1 and the digits of other scripts."""
 
@@ -84,7 +84,7 @@ def read_problem(source: str | PathLike[str]) -> tuple[Problem, list[str]]:
                 continue
             if not _INTEGER.fullmatch(cell):
                 raise PlanError(f"{name}, line {line}: {h} is {_brief(cell)}, wanted an integer (decimal digits)")
-            column.append(int(cell) if len(cell) <= 40 else 2 * _LARGEST)  # beyond it, and int() limits digits itself
+            column.append(int(cell) if len(cell) <= 40 else 2 * LAST_STEP)  # beyond it, and int() limits digits itself
         values = {h: c[-1] for h, c in zip(wanted, columns, strict=True)}
         _check(name, line, values)
         ids.append(cells[id_at].strip() if id_at >= 0 else str(len(ids)))
@@ -97,8 +97,9 @@ def read_problem(source: str | PathLike[str]) -> tuple[Problem, list[str]]:
 
 def _check(name: str, line: int, v: dict[str, int]) -> None:
     a = v.get("alignment", 1)
-    if max(abs(x) for x in v.values()) > _LARGEST:
-        what = f"a number beyond {_LARGEST}"
+    late = max(abs(v["lower"]), abs(v["upper"])) > LAST_STEP
+    if late or max(abs(x) for h, x in v.items() if h not in ("lower", "upper")) > _LARGEST:
+        what = f"a time beyond {LAST_STEP}" if late else f"a number beyond {_LARGEST}"
     elif v["upper"] <= v["lower"]:
         what = f"lower {v['lower']}, upper {v['upper']}: wanted lower < upper (lifetimes are half-open)"
     elif v["size"] < 0 or v.get("guard", 0) < 0 or v.get("offset", -1) < -1:
@@ -117,7 +118,7 @@ def write_problem(problem: Problem, path: str | PathLike[str] | None = None, off
     place = problem.fixed if offsets is None else np.asarray(offsets, dtype=np.int64)
     columns: dict[str, list[object]] = {
         "id": list(ids) if ids is not None else list(range(len(problem))), "lower": problem.birth.tolist(),
-        "upper": (problem.death + 1).tolist(), "size": problem.size.tolist()}
+        "upper": [d + 1 for d in problem.death.tolist()], "size": problem.size.tolist()}
     if offsets is not None or bool((place >= 0).any()):
         columns["offset"] = ["" if o < 0 else o for o in place.tolist()]
     if bool((problem.alignment != 1).any()):

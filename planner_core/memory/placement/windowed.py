@@ -30,9 +30,10 @@ def window(problem: Problem, offsets: Offsets, most: int, random: np.random.Gene
     end = np.where((problem.fixed < 0) & (need > 0), offsets + need, -1)
     tops = np.flatnonzero(end == end.max())
     top = int(tops[random.integers(len(tops))])
-    middle = (problem.birth[top] + problem.death[top]) / 2
+    born, dead = problem.birth - problem.birth.min(), problem.death - problem.birth.min()  # large stamps keep their units
+    middle = born[top] / 2 + dead[top] / 2
     # how far a span around the culprit's middle must reach for a buffer to live within it
-    reach = np.maximum(np.abs(problem.birth - middle), np.abs(problem.death - middle))
+    reach = np.maximum(np.abs(born - middle), np.abs(dead - middle))
     reach[end < 0] = np.inf
     near = np.argsort(reach, kind="stable")[:most]
     near = near[np.isfinite(reach[near])]

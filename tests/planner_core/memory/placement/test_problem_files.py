@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from planner_core.errors import PlanError
-from planner_core.memory.placement import Problem
+from planner_core.memory.placement import Problem, available, complaints, solve
 from planner_core.memory.placement.problem_csv import read_problem, write_problem
 from tests.planner_core.memory.placement.problems import problems
 
@@ -75,3 +76,32 @@ def test_an_id_with_any_sign_comes_back() -> None:
     ids = ["a,b", 'say "x"', "two\nlines", "page\fbreak", "line\u2028separator"]
     p = Problem.of([0] * 5, [1] * 5, [4] * 5)
     assert read_problem(write_problem(p, ids=ids))[1] == ids
+
+
+STAMPS = (1 << 63) - 2
+"""The last step that has one after it in 64 bits; nanosecond stamps lie below."""
+
+
+@pytest.mark.parametrize("name", available())
+@settings(max_examples=15, deadline=None)
+@given(p=problems(fixed=True))
+def test_lifetimes_end_at_the_last_step_of_64_bits(name: str, p: Problem) -> None:
+    """Times only order the buffers: shifted to the end of int64, through a file, the plan is as valid and as large."""
+    later = STAMPS - p.death.max(initial=0)
+    late = dataclasses.replace(p, birth=p.birth + later, death=p.death + later)
+    again = Problem.from_csv(late.to_csv())
+    assert all(np.array_equal(getattr(again, c), getattr(late, c)) for c in COLUMNS)
+    found, want = (solve(q, name, work=20_000) for q in (again, p))
+    assert not complaints(again, found.offsets)
+    assert (found.arena_size, found.lower_bound) == (want.arena_size, want.lower_bound)
+
+
+def test_a_whole_age_is_one_span() -> None:
+    p = Problem.from_csv(f"id,lower,upper,size\na,0,{(1 << 63) - 1},8\nb,0,1,16\nc,{(1 << 63) - 2},{(1 << 63) - 1},24\n")
+    short = Problem.of([0, 0, 2], [2, 0, 2], [8, 16, 24])  # in the same order
+    for name in available():
+        assert solve(p, name, work=20_000).arena_size == solve(short, name, work=20_000).arena_size, name
+    with pytest.raises(PlanError, match="line 2: a time beyond 9223372036854775807"):
+        Problem.from_csv(f"id,lower,upper,size\na,0,{1 << 63},8\n")
+    with pytest.raises(PlanError, match="wanted a last step below 9223372036854775807, and as short a span"):
+        Problem.of([-5], [(1 << 63) - 5], [8])
