@@ -157,7 +157,7 @@ def _plain(v: Any) -> Any:
 
 def passes_for_target(target: Target | str, environ: Mapping[str, str] | None = None) -> PassOptions:
     """The command passes are Metal's: on there, with the environment's switches; off for every other target."""
-    return PassOptions.for_environment(environ) if Target(target) is Target.METAL else PassOptions.none()
+    return PassOptions.for_environment(environ) if Target(target).profile.command_passes else PassOptions.none()
 
 
 GROUPS: dict[str, type[Any]] = {"fusion": FusionOptions, "plan": PlanOptions, "passes": PassOptions}

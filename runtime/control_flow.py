@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from planner_core.ir import Array, Graph, Op
+from planner_core.ir.ops import If, Loop, Scan
 from runtime.command_list.thunks.host import body_runner
 from runtime.compile import Compilation, CompileOptions, compile_graph
 
@@ -100,5 +101,5 @@ def _outermost(x: Array, axis: int, back: bool) -> Array:
     return lead[::-1] if back else lead
 
 
-for _name, _fn in (("If", _if), ("Loop", _loop), ("Scan", _scan)):
-    body_runner(_name, _fn)
+for _op, _fn in ((If, _if), (Loop, _loop), (Scan, _scan)):
+    body_runner(_op, _fn)

@@ -41,11 +41,9 @@ class Device(Enum):
     @property
     def target(self) -> Target:
         """The compile target whose presets it takes."""
-        return _TARGETS.get(self, Target.CPU)
+        return next((t for t in Target if t.profile.device == self.value), Target.CPU)
 
 
-_TARGETS = {Device.METAL: Target.METAL, Device.MLX: Target.MLX, Device.CUDA: Target.CUDA, Device.ROCM: Target.ROCM,
-            Device.WEBGPU: Target.WGPU, Device.TPU: Target.TPU}
 
 
 def resolve_device(device: Device | str) -> tuple[Device, str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from planner_core.ir import DType, Graph, NodeId
+from planner_core.ir.traits import Trait
 from runtime.precision import PrecisionPolicy
 
-__all__ = ["HALF_OPS", "apply_precision"]
+__all__ = ["apply_precision"]
 
-HALF_OPS = frozenset({"MatMul", "FusedMatMulBiasAct", "TransposedMatMul", "GroupedMatMul", "TransposedGroupedMatMul", "Conv",
-                      "FusedConvBiasAct", "Conv3d", "ConvTranspose2d", "DepthwiseConv1dBsc"})
-"""What a mixed policy computes in half. Everything else, and every boundary tensor, stays as it is."""
 
 
 def apply_precision(graph: Graph, policy: PrecisionPolicy) -> Graph:
@@ -18,7 +16,7 @@ def apply_precision(graph: Graph, policy: PrecisionPolicy) -> Graph:
     Inputs, params and outputs keep their types; a half result that another product reads isn't widened in between.
     """
     half = policy.half
-    if half is None or not any(n.op.name in HALF_OPS and n.dtype is DType.F32 for n in graph.nodes):
+    if half is None or not any(n.op.has(Trait.PRODUCT) and n.dtype is DType.F32 for n in graph.nodes):
         return graph
     out = Graph(graph.name)
     wide: dict[NodeId, NodeId] = {}
@@ -39,7 +37,7 @@ def apply_precision(graph: Graph, policy: PrecisionPolicy) -> Graph:
         return narrow[i]
 
     for n in graph.nodes:
-        if n.op.name in HALF_OPS and n.dtype is DType.F32:
+        if n.op.has(Trait.PRODUCT) and n.dtype is DType.F32:
             narrow[n.id] = out.add(n.op, *[in_half(i) for i in n.inputs], name=n.name, source=n.source)
         else:
             wide[n.id] = out.add(n.op, *[in_f32(i) for i in n.inputs], name=n.name, source=n.source)

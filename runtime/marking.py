@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from planner_core.errors import GraphError
 from planner_core.ir import Dim, Graph, Shape
-from planner_core.ir.ops import Expand, Reshape
+from planner_core.ir.ops import Expand, Input, Param, Reshape
 
 __all__ = ["BUCKET", "BucketDim", "marked"]
 
@@ -51,7 +51,7 @@ def marked(graph: Graph, bucket_dim: BucketDim | None) -> tuple[Graph, str]:
     at: dict[int, int] = {}
     for name, axis in bucket_dim.items():
         n = graph.find(name)
-        if n.op.name not in ("Input", "Param"):
+        if not isinstance(n.op, (Input, Param)):
             raise GraphError(f"bucket_dim names {name!r}, which is a {n.op.name}; wanted inputs or params")
         at[n.id] = n.shape.axis(axis)
     extents = {graph[i].shape.sizes[a] for i, a in at.items()}

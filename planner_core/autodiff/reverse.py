@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, Node, NodeId
+from planner_core.ir.ops import Input, Param
 from planner_core.ir.ops.adjoint import filled, zeros
 
 __all__ = ["backward", "copied"]
@@ -62,7 +63,7 @@ def _targets(graph: Graph, wrt: Sequence[str] | None) -> list[NodeId]:
     out = []
     for name in dict.fromkeys(wrt):
         n = graph.find(name)
-        if n.op.name not in ("Input", "Param") or not n.dtype.is_float:
+        if not isinstance(n.op, (Input, Param)) or not n.dtype.is_float:
             raise GraphError(f"wrt {name!r} is {n.op.name} {n.shape} in {graph.name!r}; wanted a float param or input")
         out.append(n.id)
     if not out:
@@ -129,7 +130,7 @@ def _differentiate(work: Graph, n: Node, grads: dict[NodeId, NodeId], needed: li
 def _rename(work: Graph, node: NodeId, name: str) -> None:
     """Name a gradient after what it is of; inputs, and gradients that are several tensors' at once, keep theirs."""
     n = work[node]
-    if n.op.name not in ("Input", "Param") and (not n.name or (n.name.endswith(".grad") and name.endswith(".part"))):
+    if not isinstance(n.op, (Input, Param)) and (not n.name or (n.name.endswith(".grad") and name.endswith(".part"))):
         work.nodes[node] = replace(n, name=name)
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from planner_core.errors import FusionError
 from planner_core.fusion.pipeline import Fusion
 from planner_core.ir import Graph, Node, NodeId
-from planner_core.ir.views import STATIC_OPS, is_pure_view
+from planner_core.ir.ops import Result
+from planner_core.ir.traits import Trait
+from planner_core.ir.views import is_pure_view, static_mask
 
 __all__ = ["DEVICES", "CostRow", "CostView", "DeviceProfile", "device", "estimate"]
 
-_BOUNDARY = frozenset({"Input", "Param", "Constant", "Result"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class CostView:
 def _work(graph: Graph, n: Node, static: list[bool]) -> tuple[int, int, bool] | None:
     """(FLOPs, bytes, half precision) of a node's kernel; None for what costs nothing."""
     shapes = [graph[i].shape for i in n.inputs]
-    if n.op.name in _BOUNDARY or static[n.id] or is_pure_view(graph, n.id):
+    if n.op.has(Trait.BOUNDARY) or isinstance(n.op, Result) or static[n.id] or is_pure_view(graph, n.id):
         return None
     if not all(s.is_static for s in (*shapes, n.shape)):
         return 0, 0, False
@@ -168,16 +169,8 @@ def _work(graph: Graph, n: Node, static: list[bool]) -> tuple[int, int, bool] | 
     return n.op.flops(n.shape, *shapes), read + n.dtype.nbytes(n.shape.numel), n.dtype.is_half
 
 
-def _static(graph: Graph) -> list[bool]:
-    out = [False] * len(graph)
-    for n in graph.nodes:
-        out[n.id] = n.op.name in ("Param", "Constant") or (
-            n.op.name in STATIC_OPS and bool(n.inputs) and all(out[i] for i in n.inputs))
-    return out
-
-
 def _works(graph: Graph) -> list[tuple[int, int, bool] | None]:
-    static = _static(graph)
+    static = static_mask(graph)
     return [_work(graph, n, static) for n in graph.nodes]
 
 

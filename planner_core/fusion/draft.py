@@ -15,12 +15,13 @@ import numpy as np
 
 from planner_core.fusion.refusal import Refusal
 from planner_core.ir import Array, DType, Graph, NodeId, Op, Shape, Source
-from planner_core.ir.op import TensorData, check_arity, registry
-from planner_core.ir.views import STATIC_OPS, views
+from planner_core.ir.op import TensorData, check_arity
+from planner_core.ir.ops import Cast, Constant, Expand, Input, Narrow, Param, Reduce, Reshape, Result
+from planner_core.ir.traits import Trait
+from planner_core.ir.views import is_static, views
 
 __all__ = ["Draft", "Refused", "Rewrite"]
 
-_BOUNDARY = frozenset({"Input", "Param", "Constant"})
 _SMALL_PARAM = 1 << 24
 """Elements: params with known data up to here are read as constants when a pattern asks (scales, masks)."""
 
@@ -62,7 +63,7 @@ class Rewrite:
 
     def constant(self, value: Any, dtype: DType) -> NodeId:
         """A new constant."""
-        made = registry()["Constant"](TensorData(np.asarray(value, dtype=dtype.numpy)))  # type: ignore[call-arg]
+        made = Constant(TensorData(np.asarray(value, dtype=dtype.numpy)))
         return self.add(made)
 
     def param(self, name: str, data: Array, dtype: DType) -> NodeId:
@@ -72,7 +73,7 @@ class Rewrite:
             k += 1
             unique = f"{name}_{k}"
         self.new_weights[unique] = data
-        made = registry()["Param"](Shape.of(data.shape, dtype))  # type: ignore[call-arg]
+        made = Param(Shape.of(data.shape, dtype))
         return self.add(made, name=unique)
 
     def reshape(self, x: NodeId, dims: Iterable[Any]) -> NodeId:
@@ -80,11 +81,11 @@ class Rewrite:
         dims = self.shape(x).with_dims(dims).dims
         if self.shape(x).dims == dims:
             return x
-        return self.add(registry()["Reshape"](dims), x)  # type: ignore[call-arg]
+        return self.add(Reshape(dims), x)
 
     def slice0(self, x: NodeId, index: int) -> NodeId:
         """``x[index]`` with its first axis kept: a view."""
-        return self.add(registry()["Narrow"](0, index, 1), x)  # type: ignore[call-arg]
+        return self.add(Narrow(0, index, 1), x)
 
     def shape(self, node: NodeId) -> Shape:
         return self.made[-node - 1][2] if node < 0 else self.draft.shape(node)
@@ -140,26 +141,24 @@ class Draft:
         self.taken: set[str] = {x.name for x in graph.nodes if x.name}
         self.frozen: set[str] = set()
         """Params whose values were read to decide: setting them later would not be seen."""
-        self.by_op: dict[str, list[NodeId]] = {}
+        self.by_op: dict[type[Op], list[NodeId]] = {}
         self._scalars: dict[NodeId, Array | None] = {}
         self.changed = False
         for x in graph.nodes:
             i = x.id
-            self.by_op.setdefault(x.op.name, []).append(i)
+            self.by_op.setdefault(type(x.op), []).append(i)
             for r in x.inputs:
                 readers = self._readers[r]
                 readers[i] = readers.get(i, 0) + 1
                 self._reads[r] += 1
             self.static[i] = self._static(x.op, x.inputs)
-            self.level[i] = -1 if x.op.name in _BOUNDARY or self.static[i] else i
+            self.level[i] = -1 if x.op.has(Trait.BOUNDARY) or self.static[i] else i
         for at, o in enumerate(self.outputs):
             self._is_output.setdefault(o, []).append(at)
             self._reads[o] += 1
 
     def _static(self, op: Op, inputs: tuple[NodeId, ...]) -> bool:
-        name = op.name
-        return name in ("Param", "Constant") or (
-            name in STATIC_OPS and bool(inputs) and all(self.static[i] for i in inputs))
+        return is_static(op, [self.static[i] for i in inputs])
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -178,7 +177,7 @@ class Draft:
         op = self._ops[node]
         kind = getattr(op, "kind", None)
         if isinstance(kind, str):
-            return f"reduce_{kind}" if op.name == "Reduce" else kind
+            return f"reduce_{kind}" if isinstance(op, Reduce) else kind
         return op.name
 
     def inputs(self, node: NodeId) -> tuple[NodeId, ...]:
@@ -229,12 +228,12 @@ class Draft:
             return Refused(Refusal.SHARED, node, facts=(("readers", len(self._readers[node])),))
         return None
 
-    def nodes(self, *op_names: str) -> list[NodeId]:
+    def nodes(self, *ops: type[Op]) -> list[NodeId]:
         """Ids of live nodes with one of these ops, in order."""
         found = []
-        for name in op_names:
-            ids = [i for i in self.by_op.get(name, ()) if self._alive[i] and self._ops[i].name == name]
-            self.by_op[name] = ids
+        for kind in ops:
+            ids = [i for i in self.by_op.get(kind, ()) if self._alive[i] and type(self._ops[i]) is kind]
+            self.by_op[kind] = ids
             found += ids
         return sorted(found, key=lambda i: (self.place[i], i))
 
@@ -246,7 +245,8 @@ class Draft:
     def costs(self, node: NodeId) -> tuple[int, int]:
         """(bytes written, dispatches) of a node in one run: none for boundaries, views, static packs, empty values and
         transposes that the plan drops."""
-        if self._ops[node].name in (*_BOUNDARY, "Result") or self.is_view(node) or self.static[node] or node in self.folded:
+        op = self._ops[node]
+        if op.has(Trait.BOUNDARY) or isinstance(op, Result) or self.is_view(node) or self.static[node] or node in self.folded:
             return 0, 0
         s = self._shapes[node]
         if not s.is_static:
@@ -257,14 +257,13 @@ class Draft:
         """The value of a constant, or of a param with known data, seen through reshapes and expands;
         None when it isn't known or has more than ``most`` elements. Reading a param freezes it on commit."""
         op = self._ops[node]
-        name = op.name
-        if name == "Constant":
-            data: Array = op.data.array  # type: ignore[attr-defined]
+        if isinstance(op, Constant):
+            data: Array = op.data.array
             return data if data.size <= most else None
-        if name == "Param":
+        if isinstance(op, Param):
             found = self.weights.get(self._names[node])
             return found if found is not None and found.size <= most else None
-        if name in ("Reshape", "Expand", "Cast") and self.static[node] and self._shapes[node].is_static:
+        if isinstance(op, (Reshape, Expand, Cast)) and self.static[node] and self._shapes[node].is_static:
             if self._shapes[node].numel > most:
                 return None
             inner = self.array(self._inputs[node][0], most)
@@ -292,7 +291,7 @@ class Draft:
         stack = [node]
         while stack:
             i = stack.pop()
-            if self._ops[i].name == "Param":
+            if isinstance(self._ops[i], Param):
                 out.add(self._names[i])
             stack += self._inputs[i]
         return out
@@ -342,7 +341,7 @@ class Draft:
             self.level.append(-1 if self.static[i] else top)
             self.place.append(place)
             self.origins.append(())
-            self.by_op.setdefault(op.name, []).append(i)
+            self.by_op.setdefault(type(op), []).append(i)
             if name:
                 self.taken.add(name)
             for x in ins:
@@ -377,11 +376,11 @@ class Draft:
             self._reads[old] -= len(outs)
 
     def _drop(self, stack: list[NodeId], params: bool) -> list[NodeId]:
-        kept = ("Input",) if params else ("Input", "Param")
+        kept = (Input,) if params else (Input, Param)
         gone = []
         while stack:
             i = stack.pop()
-            if self._reads[i] or not self._alive[i] or self._ops[i].name in kept:
+            if self._reads[i] or not self._alive[i] or isinstance(self._ops[i], kept):
                 continue
             self._alive[i] = False
             gone.append(i)
@@ -397,7 +396,7 @@ class Draft:
         merged = tuple(sorted({o for i in gone for o in self.origins[i]}))
         sources = tuple(dict.fromkeys(s for i in sorted(gone) for s in self._sources[i]))
         for i in made or sorted(set(real.values())):
-            if self._ops[i].name not in _BOUNDARY:
+            if not self._ops[i].has(Trait.BOUNDARY):
                 mine = set() if made else set(self.origins[i])
                 self.origins[i] = tuple(sorted(mine.union(merged)))
                 self._sources[i] = tuple(dict.fromkeys((*self._sources[i], *sources)))

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
 from planner_core.ir import NodeId, Op, Shape
+from planner_core.ir.ops import Input, KvAppend
 from planner_core.ir.overwrites import Access, late_reads_of, root_of
-from planner_core.ir.views import STATIC_OPS, views
+from planner_core.ir.traits import Trait
+from planner_core.ir.views import is_static, views
 
 __all__ = ["append_refusal"]
 
@@ -18,8 +20,8 @@ __all__ = ["append_refusal"]
 def append_refusal(g: Draft, r: Rewrite) -> Refused | None:
     """The refusal of a rewrite after which a node would read what an append overwrote, or an append would write into
     params, constants or what is computed from them alone. None for graphs without appends."""
-    appends = [i for i in g.by_op.get("KvAppend", ()) if g.alive(i)]
-    if not appends and not any(op.name == "KvAppend" for op, *_ in r.made):
+    appends = g.nodes(KvAppend)
+    if not appends and not any(op.has(Trait.APPEND) for op, *_ in r.made):
         return None
     return _After(g, r).refusal(appends)
 
@@ -70,7 +72,7 @@ class _After:
         todo = [*self.new, *self.r.dropped]
         while todo:
             i = todo.pop()
-            if i in gone or i >= self.base or self.g.reads(i) + reads[i] or self.g.op(i).name == "Input":
+            if i in gone or i >= self.base or self.g.reads(i) + reads[i] or isinstance(self.g.op(i), Input):
                 continue
             gone.add(i)
             for x in self.inputs(i):
@@ -81,14 +83,13 @@ class _After:
     def shows(self, node: NodeId) -> NodeId:
         """The operand whose bytes a view or an append has; the node itself for any other."""
         ins, op = self.inputs(node), self.op(node)
-        shown = bool(ins) and (op.name == "KvAppend" or views(op, self.shape(ins[0]), self.shape(node)))
+        shown = bool(ins) and (op.has(Trait.APPEND) or views(op, self.shape(ins[0]), self.shape(node)))
         return ins[0] if shown else node
 
     def static(self, node: NodeId) -> bool:
         if node < self.base:
             return self.g.static[node]
-        op, ins = self.op(node), self.inputs(node)
-        return op.name in ("Param", "Constant") or (op.name in STATIC_OPS and bool(ins) and all(map(self.static, ins)))
+        return is_static(self.op(node), [self.static(i) for i in self.inputs(node)])
 
     def at(self, node: NodeId) -> tuple[int, NodeId]:
         return (self.place if node >= self.base else self.g.place[node]), node
@@ -97,7 +98,7 @@ class _After:
         made = range(self.base, self.base + len(self.r.made))
         touched = {root_of(i, self.shows) for i in (*made, *self.new.values(), *(x for k in made for x in self.inputs(k)))}
         writers: dict[NodeId, NodeId] = {}
-        for a in (*(a for a in appends if a not in self.gone), *(k for k in made if self.op(k).name == "KvAppend")):
+        for a in (*(a for a in appends if a not in self.gone), *(k for k in made if self.op(k).has(Trait.APPEND))):
             writers.setdefault(root_of(a, self.shows), a)
         for root in touched & writers.keys():
             append = self._known(writers[root])
@@ -120,7 +121,7 @@ class _After:
                         todo.append(i)
         accesses = []
         for i in sorted(seen, key=self.at):
-            shown, appends = self.shows(i), self.op(i).name == "KvAppend"
+            shown, appends = self.shows(i), self.op(i).has(Trait.APPEND)
             accesses.append(Access(i, self.inputs(i), shown, appends or shown == i, appends))
         outputs = [self.new.get(o, o) for o in self.g.outputs]
         return accesses, [o for o in outputs if o in seen]

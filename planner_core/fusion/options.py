@@ -13,7 +13,6 @@ from planner_core.target import Target
 
 __all__ = ["FusionOptions", "fusion_for_target", "no_fusion"]
 
-_PASS_TARGETS = frozenset({Target.METAL})
 """Targets whose command passes own the decode forms (m = 1)."""
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def fusion_for_target(target: Target | str, **explicit: Any) -> FusionOptions:
     except ValueError:
         raise FusionError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
     mine: dict[str, Any] = {r.name: target in r.targets for r in RULES.values()}
-    mine["decode_forms"] = target not in _PASS_TARGETS
+    mine["decode_forms"] = not target.profile.command_passes
     mine |= {k: coerce_option(FusionOptions, k, v) for k, v in explicit.items()}
     return FusionOptions(**mine)
 

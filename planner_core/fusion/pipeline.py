@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +12,14 @@ from planner_core.fusion.draft import Committed, Draft, Refused, Rewrite
 from planner_core.fusion.moves import append_refusal
 from planner_core.fusion.options import FusionOptions, fusion_for_target
 from planner_core.fusion.refusal import Refusal
-from planner_core.fusion.rule import LIMITS, RULES, Limits, Rule
+from planner_core.fusion.rule import ANY, RULES, Limits, Rule
 from planner_core.ir import Graph, NodeId
 from planner_core.ir.folds import folded_transposes
-from planner_core.target import FOLDS, Target
+from planner_core.ir.traits import Trait
+from planner_core.target import Target
 
 __all__ = ["PIPELINE_REASONS", "Fusion", "fuse_graph", "limits_of"]
 
-_BOUNDARY = frozenset({"Input", "Param", "Constant"})
 MOST_ROUNDS = 12
 """Rounds of one phase; a pipeline that still changes something then is a rule's mistake."""
 PIPELINE_REASONS = frozenset({Refusal.SHAPE, Refusal.ORDER, Refusal.OVERWRITTEN, Refusal.LASTING})
@@ -76,8 +75,8 @@ class Fusion:
 
 
 def limits_of(target: Target, options: FusionOptions) -> Limits:
-    """What the target's fused kernels take: ``LIMITS``, and whether the decode forms are the graph's."""
-    return dataclasses.replace(LIMITS[target], decode_forms=options.decode_forms)
+    """The target's profile, and whether the decode forms are the graph's."""
+    return Limits(target, decode_forms=options.decode_forms)
 
 
 def fuse_graph(graph: Graph, target: Target | str = Target.CPU, options: FusionOptions | None = None) -> Fusion:
@@ -94,7 +93,7 @@ def fuse_graph(graph: Graph, target: Target | str = Target.CPU, options: FusionO
         raise FusionError(f"fuse_graph of {type(graph).__name__} with {type(options).__name__}: wanted a Graph, and "
                           "FusionOptions or None (fusion_for_target makes them from names)")
     options = options if options is not None else fusion_for_target(target)
-    folds = FOLDS.get(target)
+    folds = target.profile.folds
     draft = Draft(graph, frozenset(folded_transposes(graph, folds.small_banks_only)) if folds else frozenset())
     run = _Run(draft, limits_of(target, options))
     if options.fusion:
@@ -152,7 +151,7 @@ class _Run:
     def _sweep(self, rule: Rule) -> bool:
         g, changed = self.draft, False
         anchors: Iterable[NodeId] = (
-            (i for i in list(g.walk()) if g.op(i).name not in _BOUNDARY) if rule.anchors == ("*",) else g.nodes(*rule.anchors))
+            (i for i in list(g.walk()) if not g.op(i).has(Trait.BOUNDARY)) if rule.anchors == ANY else g.nodes(*rule.anchors))
         for n in anchors:
             if not g.alive(n):
                 continue
@@ -210,7 +209,7 @@ class _Run:
 
 def _flops(g: Draft, node: NodeId) -> int:
     op, out, ins = g.op(node), g.shape(node), [g.shape(i) for i in g.inputs(node)]
-    if op.name in _BOUNDARY or not out.is_static or not all(s.is_static for s in ins):
+    if op.has(Trait.BOUNDARY) or not out.is_static or not all(s.is_static for s in ins):
         return 0
     return op.flops(out, *ins)
 

@@ -3,7 +3,7 @@ None (does not apply), ``Refused`` or a ``Rewrite``; ``pipeline.py`` logs and co
 
 A declaration::
 
-    @rule(anchors=("Binary",), group="matmul", reasons=(Refusal.SHARED, Refusal.OUTPUT))
+    @rule(anchors=(Binary,), group="matmul", reasons=(Refusal.SHARED, Refusal.OUTPUT))
     def matmul_bias_act(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         '''A product, its bias and its activation become one kernel.'''
 
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
-from planner_core.ir import DType, NodeId
-from planner_core.target import Target
+from planner_core.ir import NodeId, Op
+from planner_core.target import Target, TargetProfile
 
-__all__ = ["LAST", "LIMITS", "PATTERNS", "REGIONS", "RULES", "Limits", "Outcome", "Rule", "rule", "rules_of"]
+__all__ = ["LAST", "PATTERNS", "REGIONS", "RULES", "Limits", "Outcome", "Rule", "rule", "rules_of"]
 
 Outcome = Refused | Rewrite | None
 PATTERNS, REGIONS, LAST = 1, 2, 3
@@ -31,37 +31,19 @@ Match = Callable[[Draft, NodeId, "Limits"], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a target's fused kernels take."""
+    """What a pipeline's rules keep to: the target's profile, and options."""
 
     target: Target = Target.CPU
-    region_inputs: int = 16
-    region_steps: int = 32
-    batch_inputs: int = 64
-    """Of all slices of one batch together."""
-    dtypes: frozenset[DType] = field(default_factory=lambda: frozenset({DType.F32, DType.F16}))
-    """Element types that fused kernels compute in."""
-    region_dtypes: frozenset[DType] = field(default_factory=lambda: frozenset({DType.F32}))
     decode_forms: bool = True
     """Take the one-row forms that a command pass would own on this target."""
     most_folded: int = 1 << 20
     """Bytes: the largest constant that folding makes."""
 
+    @property
+    def profile(self) -> TargetProfile:
+        return self.target.profile
 
-_F32, _HALVES = frozenset({DType.F32}), frozenset({DType.F32, DType.F16})
-_ALL = frozenset({DType.F32, DType.F16, DType.BF16})
 
-LIMITS: dict[Target, Limits] = {
-    Target.CPU: Limits(Target.CPU, dtypes=_HALVES),
-    Target.METAL: Limits(Target.METAL, dtypes=_HALVES),
-    Target.MLX: Limits(Target.MLX, dtypes=_ALL),
-    Target.CUDA: Limits(Target.CUDA, dtypes=_ALL),
-    Target.ROCM: Limits(Target.ROCM, dtypes=_ALL),
-    Target.WGPU: Limits(Target.WGPU, region_inputs=7, batch_inputs=7, dtypes=_F32),
-    Target.TPU: Limits(Target.TPU, dtypes=frozenset({DType.F32, DType.BF16})),
-}
-"""What each target's kernels take. Regions: the command list's 16 inputs and 32 steps of f32 (command-list.md); a
-WebGPU stage binds 8 storage buffers by default, so 7 inputs beside the result. Dtypes: what the target computes in: CPU
-and Metal kernels know f32 and f16, WebGPU f32 alone without an extension, a TPU no f16, the others bf16 too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +53,20 @@ class Rule:
     name: str
     doc: str
     group: str
-    anchors: tuple[str, ...]
+    anchors: tuple[type[Op], ...]
     reasons: frozenset[Refusal]
     targets: frozenset[Target]
     match: Match
     phase: int = PATTERNS
 
 
+ANY: tuple[type[Op], ...] = (Op,)
+"""Anchors of a rule that looks at every node."""
 RULES: dict[str, Rule] = {}
 """Every rule by name, in the order in which a pipeline runs them."""
 
 
-def rule(*, anchors: tuple[str, ...], group: str, reasons: tuple[Refusal, ...] = (),
+def rule(*, anchors: tuple[type[Op], ...], group: str, reasons: tuple[Refusal, ...] = (),
          targets: frozenset[Target] = frozenset(Target), phase: int = PATTERNS) -> Callable[[Match], Match]:
     """Declare a rule. Fails at import on a missing doc, a taken name or no anchors."""
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from planner_core.fusion.pipeline import Fusion
 from planner_core.ir import Graph, NodeId
+from planner_core.ir.traits import Trait
 
 __all__ = ["Layout", "Modules", "layered_layout", "module_counts", "modules", "to_networkx"]
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-_HIDDEN = frozenset({"Param", "Constant"})
 
 
 def to_networkx(fusion: Fusion) -> tuple[Any, Any, dict[NodeId, NodeId]]:
@@ -97,7 +97,7 @@ def _paths(graph: Graph) -> _Paths:
     of: list[int] = []
     module: tuple[str, ...] = ()
     for n in graph.nodes:
-        if n.op.name in _HIDDEN:
+        if n.op.has(Trait.STORED):
             continue
         scope = next((s.scope for s in n.source if s.scope), "")
         parts = [p for p in (scope or n.name).replace("/", ".").split(".") if p]

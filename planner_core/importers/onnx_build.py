@@ -16,6 +16,7 @@ from planner_core.importers.onnx_call import Call, Unsupported, find_handler
 from planner_core.importers.onnx_extents import is_known, is_open
 from planner_core.importers.onnx_value import Value
 from planner_core.ir import UNKNOWN, Array, Dim, DType, Graph, NodeId, Shape, Source, TensorData, ops
+from planner_core.ir.ops import Input
 
 if TYPE_CHECKING:
     import onnx
@@ -243,7 +244,7 @@ class Builder:
 
 def inputs_first(graph: Graph, outputs: Sequence[NodeId], names: Sequence[str]) -> Graph:
     """The same graph with its ``Input``s scheduled before everything else."""
-    order = sorted(range(len(graph)), key=lambda i: graph[i].op.name != "Input")
+    order = sorted(range(len(graph)), key=lambda i: not isinstance(graph[i].op, Input))
     new = {old: i for i, old in enumerate(order)}
     out = Graph(graph.name)
     for old in order:

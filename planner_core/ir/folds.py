@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner_core.ir import DType, Graph, Node, NodeId
+from planner_core.ir.ops import GroupedMatMul, MatMul, Transpose
 from planner_core.ir.overwrites import spoiled_by_appends
 
 __all__ = ["SMALL_M_GROUPED", "folded_transposes", "is_elidable_bank_transpose", "is_elidable_folded_transpose",
@@ -18,7 +19,7 @@ def _is_f32(n: Node) -> bool:
 
 def _transpose(graph: Graph, node: NodeId, perm: tuple[int, ...]) -> bool:
     n = graph[node]
-    return (n.op.name == "Transpose" and tuple(n.op.perm) == perm and _is_f32(n)  # type: ignore[attr-defined]
+    return (isinstance(n.op, Transpose) and tuple(n.op.perm) == perm and _is_f32(n)
             and node not in graph.outputs)
 
 
@@ -30,7 +31,7 @@ def is_elidable_bank_transpose(graph: Graph, node: NodeId, require_small_m: bool
     reads = graph.uses.of(node)
     for reader, operand in reads:
         r = graph[reader]
-        if r.op.name != "GroupedMatMul" or operand != 1 or not _is_f32(r):
+        if not isinstance(r.op, GroupedMatMul) or operand != 1 or not _is_f32(r):
             return False
         m = r.shape.dims[0].value
         if require_small_m and (m is None or m > SMALL_M_GROUPED):
@@ -46,7 +47,7 @@ def is_elidable_matmul_transpose(graph: Graph, node: NodeId) -> bool:
     if len(reads) != 1:
         return False
     r = graph[reads[0][0]]
-    return r.op.name == "MatMul" and _is_f32(r) and all(graph[i].shape.rank == 2 for i in r.inputs)
+    return isinstance(r.op, MatMul) and _is_f32(r) and all(graph[i].shape.rank == 2 for i in r.inputs)
 
 
 def is_elidable_folded_transpose(graph: Graph, node: NodeId, require_small_m: bool = False) -> bool:
@@ -59,6 +60,6 @@ def is_elidable_folded_transpose(graph: Graph, node: NodeId, require_small_m: bo
 def folded_transposes(graph: Graph, require_small_m: bool = False) -> list[NodeId]:
     """Every transpose of a graph that is elidable, in order, but those whose source an append overwrites before the product
     reads it (``overwrites.py``): they are made while the old rows are there."""
-    found = [i for i in graph.of("Transpose") if is_elidable_folded_transpose(graph, i, require_small_m)]
+    found = [i for i in graph.of(Transpose) if is_elidable_folded_transpose(graph, i, require_small_m)]
     spoiled = spoiled_by_appends(graph, found)
     return [i for i in found if i not in spoiled]

@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from planner_core.errors import GraphError, UnboundDimError
 from planner_core.ir import op as op_module
+from planner_core.ir.boundary import Constant, Input, Param
 from planner_core.ir.dtype import DType
 from planner_core.ir.op import Array, Op, TensorData, check_arity
 from planner_core.ir.shape import Dim, DimBinding, DimLike, Shape, dim
+from planner_core.ir.traits import Trait
 
 __all__ = ["Graph", "Node", "NodeId", "Source", "Uses"]
 
@@ -121,7 +123,7 @@ class Graph:
     def _append(self, op: Op, inputs: tuple[NodeId, ...], shape: Shape, name: str,
                 source: tuple[Source, ...]) -> NodeId:
         node = Node(len(self.nodes), op, inputs, shape, name, source)
-        if op.name in ("Input", "Param"):
+        if op.has(Trait.NAMED):
             if not name:
                 raise GraphError(f"{op.name} %{node.id} in {self.name!r} needs a name")
             if name in self._named:
@@ -133,12 +135,12 @@ class Graph:
         return node.id
 
     def input(self, name: str, dims: Iterable[DimLike], dtype: DType = DType.F32, **kw: Any) -> NodeId:
-        return self.add(op_module.registry()["Input"](Shape.of(dims, dtype)), name=name, **kw)  # type: ignore[call-arg]
+        return self.add(Input(Shape.of(dims, dtype)), name=name, **kw)
 
     def param(self, name: str, dims: Iterable[DimLike], dtype: DType = DType.F32,
               data: Array | None = None, **kw: Any) -> NodeId:
         """A weight; ``data`` (same shape and dtype) may come now or later through ``weights``."""
-        node = self.add(op_module.registry()["Param"](Shape.of(dims, dtype)), name=name, **kw)  # type: ignore[call-arg]
+        node = self.add(Param(Shape.of(dims, dtype)), name=name, **kw)
         if data is not None:
             if data.shape != self.nodes[node].shape.sizes or data.dtype != dtype.numpy:
                 raise GraphError(f"param {name!r}: data is {data.dtype}{list(data.shape)}, wanted {self.nodes[node].shape}")
@@ -149,7 +151,7 @@ class Graph:
         array = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
         if dtype is None and array.dtype == np.float64:
             array = array.astype(np.float32)  # a literal 0.5 means f32, as everywhere else
-        return self.add(op_module.registry()["Constant"](TensorData(array)), **kw)  # type: ignore[call-arg]
+        return self.add(Constant(TensorData(array)), **kw)
 
     def __getattr__(self, method: str) -> Callable[..., NodeId]:
         found = op_module.builders().get(method) if not method.startswith("_") else None
@@ -222,17 +224,19 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.nodes)} nodes, {len(self.outputs)} outputs>"
 
-    def of(self, op_name: str) -> list[NodeId]:
-        """Ids of the nodes with that op, in order."""
-        return [n.id for n in self.nodes if n.op.name == op_name]
+    def of(self, *ops: type[Op] | str) -> list[NodeId]:
+        """Ids of the nodes with one of these ops, in order: ``g.of(MatMul)``, or by name ``g.of("MatMul")``.
+        ``GraphError`` offers near names for one that no op has."""
+        wanted = tuple(op_module.named(o) if isinstance(o, str) else o for o in ops)
+        return [n.id for n in self.nodes if isinstance(n.op, wanted)]
 
     @property
     def inputs(self) -> list[NodeId]:
-        return self.of("Input")
+        return self.of(Input)
 
     @property
     def params(self) -> list[NodeId]:
-        return self.of("Param")
+        return self.of(Param)
 
     def find(self, name: str) -> Node:
         """The input, param or first node of that name; ``GraphError`` offers near names."""
@@ -278,7 +282,7 @@ class Graph:
         """Unbound symbol name -> inputs and params whose dims use it."""
         out: dict[str, list[str]] = {}
         for n in self.nodes:
-            if n.op.name in ("Input", "Param"):
+            if n.op.has(Trait.NAMED):
                 for d in n.shape.dims:
                     if d.value is None and not d.is_unknown:
                         for s in sorted(d.names()):

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
@@ -19,12 +19,15 @@ import numpy as np
 from planner_core.errors import GraphError
 from planner_core.ir.dtype import DType, QuantScheme
 from planner_core.ir.shape import Dim, Shape
+from planner_core.ir.traits import Trait
 
 if TYPE_CHECKING:
-    from planner_core.ir.graph import Graph, NodeId
+    from planner_core.ir.graph import Graph, Node, NodeId
+    from planner_core.ir.rows import Rows
 
 __all__ = ["Array", "Op", "TensorData", "attributes", "decode_op", "encode_op", "op", "registry"]
 
+RowRule = Callable[["Rows", "Node", Any], str | None]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -65,6 +68,22 @@ class Op:
     family: ClassVar[str]
     operands: ClassVar[tuple[str, ...]]
     """Operand names in order; ``x?`` is optional (only at the end), ``xs*`` takes any number."""
+    traits: ClassVar[frozenset[Trait]] = frozenset()
+
+    @classmethod
+    def has(cls, trait: Trait) -> bool:
+        """Whether the op's declaration names the trait."""
+        return trait in cls.traits
+
+    def rows_seen(self, rows: Rows, node: Node) -> str | None:
+        """Why a row of the result sees other rows of its operands than its own, or None (``planner_core.ir.rows``)."""
+        return "not known to keep rows apart"
+
+    @property
+    def by_element(self) -> bool:
+        """Every backend computes element k of the output from element k of each operand alone, read before it is written:
+        the output may take an operand's bytes."""
+        return False
 
     def infer(self, *args: Any, **kwargs: Any) -> Shape:
         """The output's shape and dtype; raises ``GraphError`` when the operands don't fit."""
@@ -91,6 +110,16 @@ class Op:
         return ()
 
     @property
+    def body_names(self) -> tuple[str, ...]:
+        """What each body is called in paths and pictures."""
+        return ("body",) * len(self.bodies())
+
+    @property
+    def body_inputs(self) -> int:
+        """How many of a body's first inputs the op itself makes for each turn; the others are captured."""
+        return 0
+
+    @property
     def detail(self) -> str:
         """Short text for pictures: the op's name, with its kind where it has one."""
         kind = getattr(self, "kind", None)
@@ -107,6 +136,17 @@ _T = TypeVar("_T", bound=type[Op])
 def registry() -> dict[str, type[Op]]:
     """Every declared op by name (a copy)."""
     return dict(_REGISTRY)
+
+
+def named(name: str) -> type[Op]:
+    """The op of that name; ``GraphError`` offers near ones."""
+    found = _REGISTRY.get(name)
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, _REGISTRY, 3)
+        raise GraphError(f"no op is named {name!r}; " + (f"near: {', '.join(near)}" if near else "see planner_core.ir.registry()"))
+    return found
 
 
 def builders() -> dict[str, tuple[type[Op], dict[str, Any]]]:
@@ -136,6 +176,10 @@ def computed_wide(fn: Callable[..., Array]) -> Callable[..., Array]:
     return evaluate
 
 
+def _rows_seen(rule: RowRule) -> Callable[[Op, Rows, Node], str | None]:
+    return lambda self, rows, node: rule(rows, node, self)
+
+
 def _snake(name: str) -> str:
     out = "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
     return out.replace("2_d", "2d").replace("3_d", "3d").replace("1_d", "1d")
@@ -148,10 +192,12 @@ def op(
     operands: str = "",
     builders: dict[str, dict[str, Any]] | None = None,
     name: str = "",
+    traits: Iterable[Trait] = (),
+    rows: RowRule | None = None,
 ) -> Callable[[_T], _T]:
     """Declare an op class: ``@op(family="matmul", operands="a b", builders={"mm": {}})``.
 
-    ``builders`` adds method names beside the snake-case class name, each with attributes it fixes.
+    ``traits`` are asked with ``op.has``, ``rows`` is the rule of active extents. ``builders`` adds method names beside the snake-case class name, each with attributes it fixes.
     Fails at import when the class has no docstring or shape rule, or when a name is taken.
     """
 
@@ -162,7 +208,9 @@ def op(
         if cls.infer is Op.infer:
             raise TypeError(f"op {label}: a shape rule (infer) is required")
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-        made.name, made.family, made.operands = label, family, tuple(operands.split())
+        made.name, made.family, made.operands, made.traits = label, family, tuple(operands.split()), frozenset(traits)
+        if rows is not None:
+            made.rows_seen = _rows_seen(rows)  # type: ignore[method-assign, assignment]
         if "evaluate" in cls.__dict__ and family not in _MOVES:
             made.evaluate = computed_wide(made.evaluate)  # type: ignore[method-assign]
         if label in _REGISTRY:

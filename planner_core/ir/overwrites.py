@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from planner_core.ir.graph import Graph, NodeId
+from planner_core.ir.ops import KvAppend
+from planner_core.ir.traits import Trait
 from planner_core.ir.views import is_view, static_mask
 
 __all__ = ["OUTPUT", "Access", "LateRead", "has_appends", "late_reads", "late_reads_of", "overwrite_reasons", "root_of",
@@ -69,7 +71,7 @@ def late_reads_of(schedule: Iterable[Access], outputs: Iterable[NodeId]) -> list
 
 def has_appends(graph: Graph) -> bool:
     """Whether anything in the graph writes into its operand's bytes."""
-    return any(n.op.name == "KvAppend" for n in graph.nodes)
+    return any(n.op.has(Trait.APPEND) for n in graph.nodes)
 
 
 def late_reads(graph: Graph, elided: Collection[NodeId] = ()) -> list[LateRead]:
@@ -80,7 +82,7 @@ def late_reads(graph: Graph, elided: Collection[NodeId] = ()) -> list[LateRead]:
 
     def accesses() -> Iterable[Access]:
         for n in graph.nodes:
-            appends, bare = n.op.name == "KvAppend", n.id in gone
+            appends, bare = n.op.has(Trait.APPEND), n.id in gone
             shown = bare or is_view(graph, n.id)
             yield Access(n.id, n.inputs, n.inputs[0] if shown else n.id, appends or not shown, appends)
 
@@ -114,7 +116,7 @@ def overwrite_reasons(graph: Graph, elided: Collection[NodeId] = ()) -> dict[Nod
             out[reader] = (f"it reads {graph[value].label} after {last.label} wrote rows into those bytes; read it before, "
                            f"or read {last.label}")
     static = static_mask(graph)
-    for a in graph.of("KvAppend"):
+    for a in graph.of(KvAppend):
         root = root_of(a, lambda i: graph[i].inputs[0] if is_view(graph, i) else i)
         if static[root]:
             n = graph[root]

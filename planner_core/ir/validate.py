@@ -10,6 +10,7 @@ import numpy as np
 from planner_core.errors import GraphError
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import check_arity
+from planner_core.ir.ops import Param
 
 __all__ = ["Problem", "ProblemKind", "validate"]
 
@@ -51,7 +52,7 @@ def validate(graph: Graph) -> list[Problem]:
         out.append(Problem(ProblemKind.UNBOUND, None, f"dim {symbol!r} of {', '.join(users)} has no value"))
     for name, data in graph.weights.items():
         node = graph._named.get(name)
-        if node is None or graph[node].op.name != "Param":
+        if node is None or not isinstance(graph[node].op, Param):
             out.append(Problem(ProblemKind.WEIGHT, None, f"weight {name!r} belongs to no param"))
         elif graph[node].shape.is_static and (
             data.shape != graph[node].shape.sizes or np.dtype(data.dtype) != graph[node].dtype.numpy

@@ -9,6 +9,7 @@ from planner_core.ir.folds import (
     is_elidable_folded_transpose,
     is_elidable_matmul_transpose,
 )
+from planner_core.ir.views import is_pure_view, is_view
 from planner_core.memory.bounds import lower_bound
 from planner_core.memory.conv3d import Conv3dFold, conv3d_epilogue_folds
 from planner_core.memory.diff import PlanDiff, TensorChange, diff_plans, match_nodes
@@ -37,10 +38,10 @@ from planner_core.memory.explain import (
     live_curve,
     naive_bytes,
 )
-from planner_core.memory.facts import collect_view_aliases, facts_of, is_pure_view, is_view, resolve_view_root
+from planner_core.memory.facts import collect_view_aliases, facts_of, resolve_view_root
 from planner_core.memory.holders import Holder, LargestStep, holders, largest_step
 from planner_core.memory.liveness import Extension, ExtensionTable, LiveRanges, Rule
-from planner_core.memory.options import HOST_INDEXING, PlanOptions, has_host_indexing, static_weight_pack_skip_enabled
+from planner_core.memory.options import PlanOptions, has_host_indexing, static_weight_pack_skip_enabled
 from planner_core.memory.placement import STRATEGIES, first_fit, first_fit_scan
 from planner_core.memory.plan import ARENA, NO_SLOT, SPACES, WEIGHTS, MemoryPlan, Slot
 from planner_core.memory.planner import BodyPlan, body_plans, native_width_nodes, plan_graph
@@ -66,7 +67,7 @@ def slot_is_exclusive(plan: MemoryPlan, node: int) -> bool:
 
 
 __all__ = [
-    "ARENA", "HOST_INDEXING", "NO_SLOT", "RULES", "SMALL_M_GROUPED", "SPACES", "STRATEGIES", "WEIGHTS",
+    "ARENA", "NO_SLOT", "RULES", "SMALL_M_GROUPED", "SPACES", "STRATEGIES", "WEIGHTS",
     "AliveReason", "ArenaWidthPolicy", "BodyPlan", "Budget", "Conv3dFold", "Extension", "ExtensionTable", "Headline", "HereReason", "Holder", "LargestStep",
     "LiveRanges", "MemoryPlan", "Peak", "PeakTensor", "PlanDiff", "PlanOptions", "Problem", "Rule", "Saving",
     "SharedWeightLayout", "Slot", "Strategy", "Target", "TensorChange", "Violation", "ViolationKind",

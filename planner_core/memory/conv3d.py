@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner_core.ir import Graph, NodeId
+from planner_core.ir.ops import Binary, Concat, Constant, Conv3d, Expand, FusedConvBiasAct, Reshape
 from planner_core.memory.facts import facts_of
 
 __all__ = ["Conv3dFold", "conv3d_epilogue_folds"]
@@ -22,15 +23,15 @@ class Conv3dFold:
 
 def _is_conv(graph: Graph, node: NodeId) -> bool:
     n = graph[node]
-    if n.op.name == "Conv3d":
+    if isinstance(n.op, Conv3d):
         return True
-    return (n.op.name == "FusedConvBiasAct" and n.shape.rank == 5 and len(n.inputs) == 3
-            and not n.op.activation)  # type: ignore[attr-defined]
+    return (isinstance(n.op, FusedConvBiasAct) and n.shape.rank == 5 and len(n.inputs) == 3
+            and not n.op.activation)
 
 
 def _scalar_constant(graph: Graph, node: NodeId) -> bool:
     n = graph[node]
-    return n.op.name == "Constant" and n.shape.nbytes == 4
+    return isinstance(n.op, Constant) and n.shape.nbytes == 4
 
 
 def _leaky(graph: Graph, conv: NodeId) -> tuple[NodeId, NodeId] | None:
@@ -40,27 +41,27 @@ def _leaky(graph: Graph, conv: NodeId) -> tuple[NodeId, NodeId] | None:
         return None
     for product, _ in reads:
         p = graph[product]
-        if p.op.name != "Binary" or p.op.kind != "mul" or product in graph.outputs:  # type: ignore[attr-defined]
+        if not isinstance(p.op, Binary) or p.op.kind != "mul" or product in graph.outputs:
             continue
         other = [i for i in p.inputs if i != conv]
         used = graph.uses.of(product)
         if len(other) != 1 or not _scalar_constant(graph, other[0]) or len(used) != 1:
             continue
         top = graph[used[0][0]]
-        if top.op.name == "Binary" and top.op.kind == "max" and set(top.inputs) == {conv, product}:  # type: ignore[attr-defined]
+        if isinstance(top.op, Binary) and top.op.kind == "max" and set(top.inputs) == {conv, product}:
             return top.id, product
     return None
 
 
 def _read_through(graph: Graph, conv: NodeId) -> tuple[NodeId, ...]:
     source = graph[graph[conv].inputs[0]]
-    if (source.op.name != "Concat" or len(source.inputs) != 2 or source.op.axis != 1  # type: ignore[attr-defined]
+    if (not isinstance(source.op, Concat) or len(source.inputs) != 2 or source.op.axis != 1
             or len(graph.uses.of(source.id)) != 1 or source.id in graph.outputs):
         return ()
     found = list(source.inputs)
     chain = graph[source.inputs[0]]
-    for want in ("Reshape", "Expand", "Reshape"):  # nearest upsample as exporters write it
-        if chain.op.name != want:
+    for want in (Reshape, Expand, Reshape):  # nearest upsample as exporters write it
+        if not isinstance(chain.op, want):
             return tuple(found)
         chain = graph[chain.inputs[0]]
     return (*found, chain.id)
@@ -69,9 +70,8 @@ def _read_through(graph: Graph, conv: NodeId) -> tuple[NodeId, ...]:
 def conv3d_epilogue_folds(graph: Graph) -> list[Conv3dFold]:
     """Every conv with a candidate, in order. The planner extends for all of them; a backend may fold fewer."""
     out = []
-    names = facts_of(graph).op_names
-    for i, name in enumerate(names):
-        if name in ("Conv3d", "FusedConvBiasAct") and _is_conv(graph, i):
+    for i, op in enumerate(facts_of(graph).ops):
+        if op in (Conv3d, FusedConvBiasAct) and _is_conv(graph, i):
             fold = Conv3dFold(i, _leaky(graph, i), _read_through(graph, i))
             if fold.leaky or fold.sources:
                 out.append(fold)

@@ -9,6 +9,7 @@ import numpy as np
 
 from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
+from planner_core.ir.ops import Result
 from planner_core.memory.bounds import align_up
 from planner_core.memory.facts import I64, PARAM, facts_of
 from planner_core.memory.inplace import handed_over
@@ -82,7 +83,7 @@ def why_alive(plan: MemoryPlan, node: NodeId) -> list[AliveReason]:
     root = int(plan.root[node])
     made = plan.graph[node] if plan.graph is not None else None
     step = _writer(plan.graph, node) if plan.graph is not None else node
-    by = f" by {_label(plan, step)}" if made is not None and made.op.name == "Result" else ""
+    by = f" by {_label(plan, step)}" if made is not None and isinstance(made.op, Result) else ""
     out = [AliveReason("produced", step, step, f"{_label(plan, node)} is produced{by} at step {step}")]
     if plan.graph is not None:
         family = np.flatnonzero(plan.root == root).tolist()
@@ -108,7 +109,7 @@ def why_alive(plan: MemoryPlan, node: NodeId) -> list[AliveReason]:
 
 def _writer(graph: Graph, node: NodeId) -> NodeId:
     """The node at whose step ``node`` is written: itself, or the producer of a further result."""
-    while graph[node].op.name == "Result":
+    while isinstance(graph[node].op, Result):
         node = graph[node].inputs[0]
     return node
 

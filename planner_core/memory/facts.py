@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from planner_core.errors import PlanError
-from planner_core.ir import DType, Graph, Node, NodeId
-from planner_core.ir.ops import Narrow
-from planner_core.ir.views import is_pure_view, is_view
+from planner_core.ir import DType, Graph, Node, NodeId, Op
+from planner_core.ir.ops import Constant, Input, Narrow, Param, Result
+from planner_core.ir.views import is_view
 
-__all__ = ["GraphFacts", "collect_view_aliases", "facts_of", "is_pure_view", "is_view", "resolve_view_root"]
+__all__ = ["GraphFacts", "collect_view_aliases", "facts_of", "is_view", "resolve_view_root"]
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 MOST_ELEMENTS = 1 << 56
 """So that bytes, and their sums over any graph that fits in memory, stay within 64 bits."""
 NOT_BOUNDARY, INPUT, PARAM, CONSTANT = 0, 1, 2, 3
-_BOUNDARY = {"Input": INPUT, "Param": PARAM, "Constant": CONSTANT}
+_BOUNDARY: dict[type[Op], int] = {Input: INPUT, Param: PARAM, Constant: CONSTANT}
 DTYPES = list(DType)
 _DTYPE_CODE = {d: i for i, d in enumerate(DTYPES)}
 
@@ -53,7 +53,7 @@ class GraphFacts:
     """The node whose bytes a view shows; itself for what is no view."""
     view_elements: I64
     """Elements from the root's first to the view's first."""
-    op_names: list[str]
+    ops: list[type[Op]]
     results: I64
     """``Result`` nodes: further outputs, written when their producer runs."""
 
@@ -69,12 +69,12 @@ def facts_of(graph: Graph) -> GraphFacts:
     count = len(graph)
     boundary, elements, dtype = [0] * count, [0] * count, [0] * count
     parent, root, before = [-1] * count, list(range(count)), [0] * count
-    names = [""] * count
+    kinds: list[type[Op]] = []
     results: list[int] = []
     for n in graph.nodes:
-        i, name, shape = n.id, n.op.name, n.shape
-        names[i] = name
-        boundary[i] = _BOUNDARY.get(name, 0)
+        i, kind, shape = n.id, type(n.op), n.shape
+        kinds.append(kind)
+        boundary[i] = _BOUNDARY.get(kind, 0)
         dtype[i] = _DTYPE_CODE[shape.dtype]
         total = 1
         for d in shape.dims:
@@ -86,13 +86,13 @@ def facts_of(graph: Graph) -> GraphFacts:
             raise PlanError(f"{n.op.name} {n.label} has shape {shape}: {total} elements are more than a plan can "
                             f"count ({MOST_ELEMENTS}); check its dims")
         elements[i] = total
-        if name == "Result":
+        if kind is Result:
             results.append(i)
-        elif name in ("Reshape", "Narrow", "Cast", "KvAppend") and (name == "KvAppend" or is_pure_view(graph, i)):
+        elif is_view(graph, i):
             p = n.inputs[0]
             parent[i], root[i], before[i] = p, root[p], before[p] + _elements_before(graph, n)
     made = GraphFacts(np.asarray(boundary, np.int8), np.asarray(elements, np.int64), np.asarray(dtype, np.int8),
-                      np.asarray(parent, np.int64), np.asarray(root, np.int64), np.asarray(before, np.int64), names,
+                      np.asarray(parent, np.int64), np.asarray(root, np.int64), np.asarray(before, np.int64), kinds,
                       np.asarray(results, np.int64))
     graph._cache["facts"] = made
     return made

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_core.ir import Graph, NodeId, Op
-from planner_core.ir.ops import Activation, Binary, ElementwiseRegion
-from planner_core.ir.ops.region import BINARY_STEP, step_name
+from planner_core.ir import Graph, NodeId
 from planner_core.memory.facts import I64, NOT_BOUNDARY, GraphFacts, Mask, facts_of
 
-__all__ = ["TAKING_BINARIES", "handed_over", "may_take", "merge", "takeovers"]
+__all__ = ["handed_over", "may_take", "merge", "takeovers"]
 
-TAKING_BINARIES = frozenset({"add", "sub", "mul", "div", "max", "min"})
-"""Binary kinds that every backend computes element by element, each read before it is written."""
 
 
 def may_take(graph: Graph, f: GraphFacts, old: NodeId, new: NodeId) -> bool:
@@ -22,21 +18,12 @@ def may_take(graph: Graph, f: GraphFacts, old: NodeId, new: NodeId) -> bool:
     region, too, every operand that shows the buffer must show it element by element.
     """
     n = graph[new]
-    if not _by_element(n.op):
+    if not n.op.by_element:
         return False
     reads = [i for i in n.inputs if f.root[i] == old]
     whole = f.elements[new]
     return bool(reads and f.root[new] == new and whole > 0 and f.boundary[old] == NOT_BOUNDARY
                 and f.elements[old] == whole and all(f.elements[i] == whole for i in reads))
-
-
-def _by_element(op: Op) -> bool:
-    """Every backend computes it element by element, from operands read before that element is written."""
-    if isinstance(op, ElementwiseRegion):
-        # a prologue reads through an upsample; the last step writes where its operands may lie
-        last = op.steps[-1]
-        return not op.prologue and (last[0] != BINARY_STEP or step_name(last) in TAKING_BINARIES)
-    return isinstance(op, Activation) or (isinstance(op, Binary) and op.kind in TAKING_BINARIES)
 
 
 def takeovers(graph: Graph, owns: Mask, elided: Mask, birth: I64, death: I64, size: I64, guard: I64,
@@ -47,7 +34,7 @@ def takeovers(graph: Graph, owns: Mask, elided: Mask, birth: I64, death: I64, si
     out = []
     for n in graph.nodes:
         e = n.id
-        if not isinstance(n.op, (Activation, Binary, ElementwiseRegion)) or not owns[e] or birth[e] != e or guard[e]:
+        if not n.op.by_element or not owns[e] or birth[e] != e or guard[e]:
             continue
         for i in n.inputs:
             r = int(f.root[i])

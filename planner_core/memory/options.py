@@ -9,28 +9,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from planner_core.errors import OptionError, PlanError
+from planner_core.ir.traits import Trait
 from planner_core.memory.placement.registry import CHOICES
 from planner_core.memory.widths import ArenaWidthPolicy, Target, arena_width_policy
 from planner_core.options import coerce_option, env_overrides, option
-from planner_core.target import FOLDS
 
 if TYPE_CHECKING:
     from planner_core.ir import Graph
 
-__all__ = ["HOST_INDEXING", "IN_ORDER", "PlanOptions", "has_host_indexing", "static_weight_pack_skip_enabled"]
+__all__ = ["IN_ORDER", "PlanOptions", "has_host_indexing", "static_weight_pack_skip_enabled"]
 
-HOST_INDEXING = frozenset(
-    {"Gather", "GatherNd", "GatherElements", "ScatterNd", "ScatterElements", "LayerNormBackwardGamma"}
-)
-"""Ops that a backend may run on the host, out of order with its own commands (spec §7)."""
 
 IN_ORDER: dict[str, Any] = {
     "pin_output_ancestors": False, "dequant_host_fallback": False, "host_custom_inputs": False, "onnx_hidden": False,
     "onnx_duration": False}
 """Options of an executor that runs commands in order: none of the pins made for one that doesn't (spec §6)."""
 
-_PASS_TARGETS = frozenset({Target.METAL})
-"""Targets whose command passes move reads later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +123,22 @@ class PlanOptions:
             target = Target(target)
         except ValueError:
             raise OptionError(f"target {target!r}: wanted one of {', '.join(t.value for t in Target)}") from None
+        folds = target.profile.folds
         mine: dict[str, Any] = {
             **IN_ORDER,
             "placement": "auto",
             "width_policy": arena_width_policy(target),
-            "elide_bank_transposes": target in FOLDS,
-            "elide_requires_small_m": target in FOLDS and FOLDS[target].small_banks_only,
+            "elide_bank_transposes": folds is not None,
+            "elide_requires_small_m": folds is not None and folds.small_banks_only,
             "separate_weights": True,
-            "keep_pass_operands": target in _PASS_TARGETS,
+            "keep_pass_operands": target.profile.command_passes,
         }
         return cls.inference(environ, **{**mine, **explicit})
 
 
 def has_host_indexing(graph: Graph) -> bool:
-    """The graph holds one of ``HOST_INDEXING``."""
-    return any(n.op.name in HOST_INDEXING for n in graph.nodes)
+    """The graph holds an op that a backend may run on the host (``Trait.HOST_INDEXING``)."""
+    return any(n.op.has(Trait.HOST_INDEXING) for n in graph.nodes)
 
 
 def static_weight_pack_skip_enabled(environ: Mapping[str, str] | None = None) -> bool:

@@ -8,6 +8,7 @@ passes may fuse fewer, never more.
 from __future__ import annotations
 
 from planner_core.ir import Graph, NodeId
+from planner_core.ir.ops import Activation, Binary, Cast, DequantMatMul, Narrow, Rope
 
 __all__ = ["late_reads"]
 
@@ -21,18 +22,18 @@ def _one_row(graph: Graph, node: NodeId) -> bool:
 def _packed(graph: Graph, node: NodeId) -> NodeId | None:
     """The one-row packed product that a node is, or is a last-axis slice of."""
     n = graph[node]
-    if n.op.name == "Narrow" and n.op.axis == n.shape.rank - 1:  # type: ignore[attr-defined]
+    if isinstance(n.op, Narrow) and n.op.axis == n.shape.rank - 1:
         n = graph[n.inputs[0]]
-    return n.id if n.op.name == "DequantMatMul" and _one_row(graph, n.id) else None
+    return n.id if isinstance(n.op, DequantMatMul) and _one_row(graph, n.id) else None
 
 
 def _gate(graph: Graph, node: NodeId) -> NodeId | None:
     """The packed product behind an activated gate."""
     n = graph[node]
-    if n.op.name != "Activation" or n.op.kind not in _GATES:  # type: ignore[attr-defined]
+    if not isinstance(n.op, Activation) or n.op.kind not in _GATES:
         return None
     source = graph[n.inputs[0]]
-    if source.op.name == "Cast":
+    if isinstance(source.op, Cast):
         source = graph[source.inputs[0]]
     return _packed(graph, source.id)
 
@@ -41,9 +42,8 @@ def late_reads(graph: Graph) -> list[tuple[NodeId, NodeId]]:
     """(operand, node at whose step a fused command may still read it), in schedule order."""
     out: list[tuple[NodeId, NodeId]] = []
     for n in graph.nodes:
-        name = n.op.name
-        if name == "Binary":
-            kind = n.op.kind  # type: ignore[attr-defined]
+        if isinstance(n.op, Binary):
+            kind = n.op.kind
             if kind == "mul" and _one_row(graph, n.id):
                 for gate, up in (n.inputs, n.inputs[::-1]):
                     found, other = _gate(graph, gate), _packed(graph, up)
@@ -51,10 +51,10 @@ def late_reads(graph: Graph) -> list[tuple[NodeId, NodeId]]:
                         out += [(graph[p].inputs[0], n.id) for p in dict.fromkeys((found, other))]
                         break
             elif kind == "add" and _one_row(graph, n.id):
-                downs = (p for p in n.inputs if graph[p].op.name == "DequantMatMul" and _one_row(graph, p))
+                downs = (p for p in n.inputs if isinstance(graph[p].op, DequantMatMul) and _one_row(graph, p))
                 out += [(graph[p].inputs[0], n.id) for p in downs]
-        elif name == "Rope":
+        elif isinstance(n.op, Rope):
             cut = graph[n.inputs[0]]
-            if cut.op.name == "Narrow" and cut.op.axis == cut.shape.rank - 1 and cut.shape.rank > 1:  # type: ignore[attr-defined]
+            if isinstance(cut.op, Narrow) and cut.op.axis == cut.shape.rank - 1 and cut.shape.rank > 1:
                 out.append((cut.inputs[0], n.id))
     return out

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from planner_core.errors import PlanError
 from planner_core.ir import Graph, NodeId
+from planner_core.ir.ops import Custom, KvAppend
 from planner_core.memory.bounds import align_up, lower_bound
 from planner_core.memory.facts import (
     CONSTANT,
@@ -47,7 +48,7 @@ def native_width_nodes(graph: Graph, options: PlanOptions) -> set[NodeId]:
     if not options.width_policy.widens_half:
         return set()
     f = facts_of(graph)
-    roots = {int(f.root[i]) for n in graph.nodes if n.op.name in ("Custom", "KvAppend") for i in (n.id, *n.inputs)}
+    roots = {int(f.root[i]) for n in graph.nodes if isinstance(n.op, (Custom, KvAppend)) for i in (n.id, *n.inputs)}
     if not roots:
         return set()
     return set(np.flatnonzero(np.isin(f.root, list(roots))).tolist())
@@ -277,9 +278,6 @@ class BodyPlan:
         return self.plan.graph
 
 
-_BODY_NAMES = {"If": ("then", "else")}
-
-
 def body_plans(graph: Graph, options: PlanOptions, path: str = "", depth: int = 0) -> Iterator[BodyPlan]:
     """Each control-flow body of a graph planned with the same options, bodies within bodies behind the one they are in
     (with the outermost node as owner). Captured inputs live outside, in the slots of whoever runs the body."""
@@ -287,9 +285,8 @@ def body_plans(graph: Graph, options: PlanOptions, path: str = "", depth: int = 
         bodies = n.op.bodies()
         if not bodies:
             continue
-        carried = getattr(n.op, "carried", 0)
-        own = {"If": 0, "Loop": 2 + carried, "Scan": carried + getattr(n.op, "scanned", 0)}.get(n.op.name, 0)
-        for body, name in zip(bodies, _BODY_NAMES.get(n.op.name, ("body",)), strict=True):
+        own = n.op.body_inputs
+        for body, name in zip(bodies, n.op.body_names, strict=True):
             # what is outside this plan's graph is not outside a body's: its own inputs are its caller's to give
             inner = plan_graph(body, options.replace(allocate_inputs=True), unallocated=frozenset(body.inputs[own:]))
             here = f"{path}{n.label}/{name}"

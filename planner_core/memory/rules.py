@@ -7,6 +7,23 @@ import sys
 import numpy as np
 
 from planner_core.ir import DType, Graph, NodeId
+from planner_core.ir.ops import (
+    Attention,
+    Binary,
+    Cast,
+    Concat,
+    Custom,
+    DequantGroupedMatMul,
+    DequantMatMul,
+    Expand,
+    LayerNorm,
+    LayerNorm2d,
+    Narrow,
+    Reshape,
+    Slice,
+    Transpose,
+    Where,
+)
 from planner_core.ir.views import static_mask
 from planner_core.memory.conv3d import conv3d_epilogue_folds
 from planner_core.memory.elide import elided_transposes
@@ -40,8 +57,8 @@ def packed_qkv_parent(graph: Graph, attention: NodeId) -> NodeId | None:
     for i in graph[attention].inputs[:3]:
         sliced = False
         n = graph[i]
-        while n.op.name in ("Reshape", "Narrow", "Slice", "Cast"):
-            if n.op.name in ("Narrow", "Slice"):
+        while isinstance(n.op, (Reshape, Narrow, Slice, Cast)):
+            if isinstance(n.op, (Narrow, Slice)):
                 sliced = True
             n = graph[n.inputs[0]]
             if sliced and n.shape.rank == 5 and n.shape.dims[2].value == 3:
@@ -53,15 +70,15 @@ def packed_qkv_parent(graph: Graph, attention: NodeId) -> NodeId | None:
 
 
 def _packed_qkv(s: LiveState) -> None:
-    for a, name in enumerate(s.facts.op_names):
-        if name == "Attention":
+    for a, op in enumerate(s.facts.ops):
+        if op is Attention:
             parent = packed_qkv_parent(s.graph, a)
             if parent is not None:
                 s.extend([parent], a, a)
 
 
 def _custom(s: LiveState, *names: str) -> list[NodeId]:
-    return [i for i, op in enumerate(s.facts.op_names) if op == "Custom"
+    return [i for i, op in enumerate(s.facts.ops) if op is Custom
             and (s.graph[i].op.op_name in names if names else s.graph[i].op.op_name.startswith("onnx."))]  # type: ignore[attr-defined]
 
 
@@ -77,25 +94,25 @@ def _host_custom_inputs(s: LiveState) -> None:
 
 def _host_structure(s: LiveState) -> None:
     if s.options.pin_host_structure:
-        s.extend_ancestors([i for i, op in enumerate(s.facts.op_names)
-                            if op in ("Expand", "Concat", "Transpose", "Narrow")])
+        s.extend_ancestors([i for i, op in enumerate(s.facts.ops)
+                            if op in (Expand, Concat, Transpose, Narrow)])
 
 
 def _dequant_host_fallback(s: LiveState) -> None:
     if s.options.dequant_host_fallback:
-        s.extend_ancestors([s.graph[i].inputs[0] for i, op in enumerate(s.facts.op_names)
-                            if op in ("DequantMatMul", "DequantGroupedMatMul")])
+        s.extend_ancestors([s.graph[i].inputs[0] for i, op in enumerate(s.facts.ops)
+                            if op in (DequantMatMul, DequantGroupedMatMul)])
 
 
 def _onnx_hidden(s: LiveState) -> None:
     if not s.options.onnx_hidden or not _custom(s, "onnx.QMatMul", "onnx.ActCopy"):
         return
-    for i, op in enumerate(s.facts.op_names):
+    for i, op in enumerate(s.facts.ops):
         n = s.graph[i]
-        if op in ("LayerNorm", "LayerNorm2d"):
+        if op in (LayerNorm, LayerNorm2d):
             s.extend_ancestors(n.inputs[:1])
             s.extend([i], s.last_step)
-        elif op == "Binary" and n.op.kind == "add":  # type: ignore[attr-defined]
+        elif isinstance(n.op, Binary) and n.op.kind == "add":
             s.extend_ancestors(n.inputs)
             s.extend([i], s.last_step)
 
@@ -107,7 +124,7 @@ def _onnx_duration(s: LiveState) -> None:
     s.no_reuse = True
     seeds = [*g.outputs, *_custom(s, "onnx.ConcatFromSequence", "onnx.KittenConcatFromSequence")]
     seeds += [n.id for n in g.nodes if n.dtype is DType.I64
-              and (n.op.name in ("Expand", "Where", "Binary", "Cast") or n.shape.rank <= 2)]
+              and (isinstance(n.op, (Expand, Where, Binary, Cast)) or n.shape.rank <= 2)]
     s.extend_ancestors(seeds)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from planner_core.ir import DType
-from planner_core.target import Target
+from planner_core.target import ArenaWidthPolicy, Target
 
 __all__ = ["MIN_GUARD", "ArenaWidthPolicy", "Target", "arena_width_policy", "storage_dtype"]
 
@@ -13,35 +11,9 @@ MIN_GUARD = 128
 """Bytes behind a boundary slot that nothing else may use (spec §5), unless the alignment is larger."""
 
 
-class ArenaWidthPolicy(Enum):
-    """How wide activations are stored; params other than f32 are native under every policy."""
-
-    F32_UNIFORM = "f32_uniform"
-    NATIVE = "native"
-    HYBRID = "hybrid"
-    NATIVE_HALF_WIDENED = "native_half_widened"
-    NATIVE_BF16_WIDENED = "native_bf16_widened"
-
-    @property
-    def widens_half(self) -> bool:
-        """One of the two policies that keep custom ops and KV appends native (spec §5)."""
-        return self in (ArenaWidthPolicy.NATIVE_HALF_WIDENED, ArenaWidthPolicy.NATIVE_BF16_WIDENED)
-
-
-_POLICY = {
-    Target.CPU: ArenaWidthPolicy.NATIVE_HALF_WIDENED,
-    Target.METAL: ArenaWidthPolicy.NATIVE_BF16_WIDENED,
-    Target.MLX: ArenaWidthPolicy.NATIVE,
-    Target.CUDA: ArenaWidthPolicy.NATIVE,
-    Target.ROCM: ArenaWidthPolicy.NATIVE,
-    Target.WGPU: ArenaWidthPolicy.F32_UNIFORM,
-    Target.TPU: ArenaWidthPolicy.F32_UNIFORM,
-}
-
-
 def arena_width_policy(target: Target) -> ArenaWidthPolicy:
     """The policy a target's kernels want (spec §5)."""
-    return _POLICY[target]
+    return target.profile.widths
 
 
 def storage_dtype(policy: ArenaWidthPolicy, dtype: DType, is_param: bool) -> DType:

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from planner_core.ir import Array, Graph, Node, QuantScheme
-from planner_core.ir.ops import ConvTranspose2d
+from planner_core.ir.ops import BatchNorm, ConvTranspose2d
 from planner_core.ir.packed import random_blocks
 
 __all__ = ["flops", "param_count", "param_elements", "random_weights"]
@@ -90,7 +90,7 @@ def param_elements(n: Node, graph: Graph) -> int:
     if n.name in _TABLES:
         return 0
     for reader, operand in graph.uses.of(n.id):
-        if graph[reader].op.name == "BatchNorm" and operand > 2:
+        if isinstance(graph[reader].op, BatchNorm) and operand > 2:
             return 0
     packed = _packing(n, graph)
     if packed is not None:

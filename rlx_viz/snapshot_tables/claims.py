@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Graph
+from planner_core.ir.ops import Custom
 from planner_core.memory import BodyPlan, Holder, MemoryPlan, body_plans, holders, largest_step
 from planner_core.memory.facts import DTYPES, facts_of
 from rlx_viz.columns import Column, StringTable, exact_int
@@ -83,7 +84,7 @@ def opaque_ops(graph: Graph, names: Names) -> dict[str, int]:
     """Opaque ops by name, those within bodies of If, Loop and Scan counted."""
     found: dict[str, int] = {}
     for n in graph.nodes:
-        if n.op.name == "Custom":
+        if isinstance(n.op, Custom):
             op = names.op(n.op.detail)
             found[op] = found.get(op, 0) + 1
         for body in n.op.bodies():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from planner_core.memory import SPACES, Target
+from planner_core.memory import SPACES
 from rlx_viz.columns import Column, StringTable
 from rlx_viz.snapshot_tables.names import Names
 from runtime.command_list import CommandList, Operand, Role, Thunk
@@ -27,7 +27,7 @@ def command_tables(c: Compilation, names: Names, strings: StringTable) -> dict[s
     before, after, starts = c.commands_before, c.commands, c.passed.starts
     first = np.asarray(starts[:-1], dtype=np.uint32)
     return {
-        "commands": _commands(after, names, strings, c.options.target is not Target.CPU),
+        "commands": _commands(after, names, strings, c.options.target.profile.on_gpu),
         "commands_before": {
             "label": _labels(before, names, strings), "node": np.asarray(before.node_of, dtype=np.uint32),
             "first": first, "count": np.diff(np.asarray(starts)).astype(np.uint32),

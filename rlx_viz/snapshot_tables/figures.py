@@ -19,7 +19,6 @@ __all__ = ["counters", "estimates", "working_nodes"]
 
 MOST_ESTIMATED = 20_000
 """Source nodes above which no time is estimated: it would take longer than the rest of the document."""
-_DEVICES = {"cpu": "cpu", "cuda": "a100"}
 
 
 def counters(c: Compilation) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def estimates(c: Compilation) -> dict[str, Any] | None:
     """Estimated µs of a run before and after fusion on a device of the target's kind; None for a large graph."""
     if len(c.source) > MOST_ESTIMATED:
         return None
-    device = _DEVICES.get(c.options.target.value, "m2-max")
+    device = c.options.target.profile.cost_model
     found = _kept(c.fusion, device)
     return {"device": device, "title": found[0], "us_before": found[1], "us": found[2]}
 

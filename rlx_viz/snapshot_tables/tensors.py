@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Graph
+from planner_core.ir.ops import Custom
 from planner_core.memory import ARENA, NO_SLOT, MemoryPlan, facts_of, last_rule, live_curve
 from planner_core.memory.facts import CONSTANT, INPUT, NOT_BOUNDARY, PARAM
 from planner_core.memory.rules import static_mask
@@ -104,7 +105,7 @@ def _kinds(graph: Graph, plan: MemoryPlan) -> Column:
 def _flags(graph: Graph, plan: MemoryPlan, static: np.ndarray[Any, Any]) -> Column:
     flags = np.zeros(len(graph), dtype=np.uint8)
     flags[graph.outputs] |= OUTPUT_FLAG
-    flags[[name == "Custom" for name in facts_of(graph).op_names]] |= OPAQUE_FLAG
+    flags[[op is Custom for op in facts_of(graph).ops]] |= OPAQUE_FLAG
     flags[plan.unknown] |= UNKNOWN_FLAG
     flags[static] |= STATIC_FLAG
     return flags

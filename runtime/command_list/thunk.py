@@ -57,6 +57,7 @@ class Thunk:
     where: ClassVar[str]
     extension: ClassVar[bool]
     pending: ClassVar[bool]
+    proven: ClassVar[bool]
     operand_fields: ClassVar[tuple[OperandField, ...]]
     run: ClassVar[Callable[..., None]]
 
@@ -133,10 +134,12 @@ def registry() -> dict[str, type[Thunk]]:
 
 @dataclass_transform(frozen_default=True)
 def thunk(*, name: str, label: str, partial_extent: str, where: str, extension: bool = False,
-          pending: bool = False) -> Callable[[_T], _T]:
+          pending: bool = False, proven: bool = False) -> Callable[[_T], _T]:
     """Declare a thunk class. Fails at import when a role, ``run``, the label or the safety class is missing.
 
-    ``pending``: declared, planned and shown, without a kernel yet; ``run`` raises ``RunError``.
+    ``pending``: declared, planned and shown, without a kernel yet; ``run`` raises ``RunError``. ``proven``: declared
+    ``no``, yet safe in a list lowered anew for the active rows, where its op's rule holds: a test proves each
+    (``tests/runtime/session/test_active.py``). A kernel that takes the full list's fields may not be.
     """
 
     def declare(cls: _T) -> _T:
@@ -149,7 +152,7 @@ def thunk(*, name: str, label: str, partial_extent: str, where: str, extension: 
             raise TypeError(f"thunk {name} ({label!r}) is declared twice")
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
         made.name, made.label, made.partial_extent = name, label, partial_extent
-        made.where, made.extension, made.pending = where, extension, pending
+        made.where, made.extension, made.pending, made.proven = where, extension, pending, proven
         made.operand_fields = _operand_fields(made, name)
         if pending:
             made.run = _no_kernel_yet

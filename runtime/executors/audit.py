@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.ir import Array
+from planner_core.ir.ops import Constant
 from planner_core.memory import NO_SLOT
 from runtime.command_list import CommandList, Operand, Role, Scratch, Thunk
 from runtime.command_list.provenance import Provenance
@@ -75,7 +76,7 @@ class Audit:
         sides: list[tuple[Sequence[Operand], Sequence[int]]] = [
             ([b.operand for b in c.inputs], known.graph.inputs if known else ()),
             ([b.operand for b in c.params], known.graph.params if known else ()),
-            ([k.operand for k in c.constants], [n for n in known.graph.of("Constant") if known.plan.space[n] != NO_SLOT] if known else ())]
+            ([k.operand for k in c.constants], [n for n in known.graph.of(Constant) if known.plan.space[n] != NO_SLOT] if known else ())]
         for operands, nodes in sides:
             for k, o in enumerate(operands):
                 self.held[o.space].put(o.offset, o.offset + o.nbytes, frozenset((nodes[k],)) if k < len(nodes) else FROM_OUTSIDE)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from planner_core.errors import UnboundDimError
 from planner_core.ir import NodeId
+from planner_core.ir.ops import Result
 from planner_core.ir.ops.region import ElementwiseRegion, used_inputs
 from planner_core.memory import NO_SLOT, SPACES
 from planner_core.memory.facts import DTYPES
@@ -103,7 +104,7 @@ class Values:
         if found is None:
             graph = self._known.graph
             chains = {c for m in members for x in (m, *graph[m].inputs) for c in self._chains(x)}
-            chains |= {c for m in members for r, _ in graph.uses.of(m) if graph[r].op.name == "Result" for c in self._chains(r)}
+            chains |= {c for m in members for r, _ in graph.uses.of(m) if isinstance(graph[r].op, Result) for c in self._chains(r)}
             found = self._reads[members] = tuple(r for c in chains if (r := self._read(c)))
         return found
 
@@ -142,7 +143,7 @@ class Values:
     def results(self, i: int) -> frozenset[tuple[str, int, int]]:
         """Where the values lie that thunk i may write: its nodes' own, and their further results."""
         graph, members = self._known.graph, self.group(i)
-        nodes = {*members, *(r for m in members for r, _ in graph.uses.of(m) if graph[r].op.name == "Result")}
+        nodes = {*members, *(r for m in members for r, _ in graph.uses.of(m) if isinstance(graph[r].op, Result))}
         return frozenset(s for n in nodes if (s := self.span(n)) is not None)
 
     def unread(self, i: int) -> list[tuple[NodeId, tuple[str, int, int]]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import Node
+from planner_core.ir import Node, ops
 from planner_core.ir.ops.attention import MASKS
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import adaln, attention_backward, backward, losses, norm_backward, reduce
@@ -25,7 +25,7 @@ def _rows(ctx: Lowering, node: int) -> tuple[int, int]:
 # --- losses, activations ------------------------------------------------------------------------------
 
 
-@lowers("SoftmaxCrossEntropy")
+@lowers(ops.SoftmaxCrossEntropy)
 def _cross_entropy(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     logits, labels = n.inputs
     rows, c = _rows(ctx, logits)
@@ -36,7 +36,7 @@ def _cross_entropy(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield losses.SoftmaxCrossEntropyDense(src, ctx.operand(labels, rows, c), dst, rows, c)
 
 
-@lowers("SoftmaxCrossEntropyBackward")
+@lowers(ops.SoftmaxCrossEntropyBackward)
 def _cross_entropy_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     logits, labels, dy = n.inputs
     rows, c = _rows(ctx, logits)
@@ -46,13 +46,13 @@ def _cross_entropy_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         ctx.operand(dy, rows), ctx.operand(n.id, rows, c), rows, c, dense)
 
 
-@lowers("ActivationBackward")
+@lowers(ops.ActivationBackward)
 def _activation_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, dy = n.inputs
     yield backward.ActivationBackward(ctx.flat(x), ctx.flat(dy), ctx.flat(n.id), n.shape.numel, o.kind, o.alpha, o.beta)
 
 
-@lowers("SoftmaxBackward")
+@lowers(ops.SoftmaxBackward)
 def _softmax_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = around(ctx.dims(n.id), o.axis)
     y, dy, dx = (ctx.operand(i, *dims) for i in (*n.inputs, n.id))
@@ -62,7 +62,7 @@ def _softmax_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- norms --------------------------------------------------------------------------------------------
 
 
-@lowers("RmsNormBackwardInput")
+@lowers(ops.RmsNormBackwardInput)
 def _rms_input(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, gamma, dy = n.inputs
     rows, h = _rows(ctx, x)
@@ -70,7 +70,7 @@ def _rms_input(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                              ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers("RmsNormBackwardGamma")
+@lowers(ops.RmsNormBackwardGamma)
 def _rms_gamma(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, dy = n.inputs
     rows, h = _rows(ctx, x)
@@ -78,13 +78,13 @@ def _rms_gamma(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                              ctx.operand(n.id), rows, h, o.eps)
 
 
-@lowers("RmsNormBackwardBeta")
+@lowers(ops.RmsNormBackwardBeta)
 def _rms_beta(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     rows, h = _rows(ctx, n.inputs[0])
     yield norm_backward.RmsNormBackwardBeta(None, None, None, ctx.operand(n.inputs[0], rows, h), ctx.operand(n.id), rows, h)
 
 
-@lowers("LayerNormBackwardInput")
+@lowers(ops.LayerNormBackwardInput)
 def _ln_input(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, gamma, dy = n.inputs
     rows, h = _rows(ctx, x)
@@ -92,7 +92,7 @@ def _ln_input(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                                ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers("LayerNormBackwardGamma")
+@lowers(ops.LayerNormBackwardGamma)
 def _ln_gamma(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, dy = n.inputs
     rows, h = _rows(ctx, x)
@@ -100,7 +100,7 @@ def _ln_gamma(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                                o.eps)
 
 
-@lowers("LayerNormBackwardBeta")
+@lowers(ops.LayerNormBackwardBeta)
 def _ln_beta(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     rows, h = _rows(ctx, n.inputs[0])
     yield reduce.Reduce(ctx.operand(n.inputs[0], 1, rows, h), ctx.operand(n.id, 1, h), 1, rows, h, "sum")
@@ -109,7 +109,7 @@ def _ln_beta(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- adaLN --------------------------------------------------------------------------------------------
 
 
-@lowers("AdaLayerNorm")
+@lowers(ops.AdaLayerNorm)
 def _ada(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, scale, shift = n.inputs
     b, s, h = ctx.dims(x)
@@ -117,7 +117,7 @@ def _ada(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                              b * s, h, o.eps, o.layer_norm, adaln.pack_lead((b, s), (b, 1)))
 
 
-@lowers("GatedResidual")
+@lowers(ops.GatedResidual)
 def _gated(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, y, gate = n.inputs
     b, s, h = ctx.dims(x)
@@ -125,7 +125,7 @@ def _gated(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                               ctx.operand(n.id, b * s, h), b * s, h, adaln.pack_lead((b, s), (b, 1)))
 
 
-@lowers("AdaLayerNormBackward")
+@lowers(ops.AdaLayerNormBackward)
 def _ada_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, scale, dy = n.inputs
     b, s, h = ctx.dims(x)
@@ -133,7 +133,7 @@ def _ada_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                      o.layer_norm, s, b, o.wrt)
 
 
-@lowers("GatedResidualBackward")
+@lowers(ops.GatedResidualBackward)
 def _gated_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     other, dy = (ctx.operand(i) for i in n.inputs)
     b, s, h = ctx.dims(n.inputs[1])
@@ -144,7 +144,7 @@ def _gated_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- attention ----------------------------------------------------------------------------------------
 
 
-@lowers("AttentionBackward")
+@lowers(ops.AttentionBackward)
 def _attention_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     q, k, v, dy, *mask = n.inputs
     bhsd = o.layout == "bhsd"
@@ -162,7 +162,7 @@ def _attention_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         MASKS.index(o.mask_kind), o.window, o.wrt, int(bhsd), o.score_scale, o.softcap)
 
 
-@lowers("RopeBackward")
+@lowers(ops.RopeBackward)
 def _rope_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dy, cos, sin = n.inputs
     dims, rows = ctx.dims(dy), ctx.dims(cos)
@@ -178,13 +178,13 @@ def _rope_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- scans, indexing, pooling, convolution ------------------------------------------------------------
 
 
-@lowers("CumsumBackward")
+@lowers(ops.CumsumBackward)
 def _cumsum_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     rows, cols = _rows(ctx, n.id)
     yield backward.CumsumBackward(ctx.operand(n.inputs[0], rows, cols), ctx.operand(n.id, rows, cols), rows, cols, o.exclusive)
 
 
-@lowers("GatherBackward")
+@lowers(ops.GatherBackward)
 def _gather_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dy, idx = n.inputs
     outer, extent, trailing = around(ctx.dims(n.id), o.axis)
@@ -193,7 +193,7 @@ def _gather_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                   ctx.operand(n.id, outer, extent, trailing), outer, extent, count, trailing)
 
 
-@lowers("MaxPool2dBackward")
+@lowers(ops.MaxPool2dBackward)
 def _max_pool_backward(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, dy = n.inputs
     if not ctx.storage(n.id).is_float:
@@ -216,7 +216,7 @@ def _windows(o: Any) -> Ints:
     return *o.strides, *o.pads[:2], *o.dilations
 
 
-@lowers("ConvBackwardInput")
+@lowers(ops.ConvBackwardInput)
 def _conv_input(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if n.shape.rank == 5:
         yield ctx.host(n)
@@ -227,7 +227,7 @@ def _conv_input(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield backward.Conv2dBackwardInput(ctx.operand(dy, *dd), ctx.operand(w, *dw), ctx.operand(n.id, *dx), *extents)
 
 
-@lowers("ConvBackwardWeight")
+@lowers(ops.ConvBackwardWeight)
 def _conv_weight(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if n.shape.rank == 5:
         yield ctx.host(n)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import Node, NodeId
+from planner_core.ir import Node, NodeId, ops
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import attention, matmul, picks, reduce
 from runtime.command_list.thunks.structure import Copy
@@ -26,7 +26,7 @@ def _source(ctx: Lowering, operand: NodeId) -> tuple[NodeId, bool]:
     return operand, False
 
 
-@lowers("MatMul")
+@lowers(ops.MatMul)
 def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     (a, a_t), (b, b_t) = (_source(ctx, i) for i in n.inputs)
     da, db = _matrices(ctx.dims(a), True), _matrices(ctx.dims(b), False)
@@ -45,7 +45,7 @@ def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                   batch, m, k, cols, math.prod(da[:-2]) == 1 < batch, math.prod(db[:-2]) == 1 < batch)
 
 
-@lowers("GroupedMatMul")
+@lowers(ops.GroupedMatMul)
 def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
     w, w_t = _source(ctx, w)
@@ -57,7 +57,7 @@ def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- norms --------------------------------------------------------------------------------------------
 
 
-@lowers("LayerNorm")
+@lowers(ops.LayerNorm)
 def _layer_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, b = n.inputs
     h = ctx.dims(x)[-1]
@@ -66,7 +66,7 @@ def _layer_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                            rows, h, o.eps)
 
 
-@lowers("RmsNorm")
+@lowers(ops.RmsNorm)
 def _rms_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, *b = n.inputs
     h = ctx.dims(x)[-1]
@@ -75,7 +75,7 @@ def _rms_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                          ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers("LayerNorm2d")
+@lowers(ops.LayerNorm2d)
 def _layer_norm2d(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, b = n.inputs
     count, c, h, w = ctx.dims(x)
@@ -83,7 +83,7 @@ def _layer_norm2d(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                              ctx.operand(n.id, count, c, h * w), count, c, h, w, o.eps)
 
 
-@lowers("BatchNorm")
+@lowers(ops.BatchNorm)
 def _batch_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, *vectors = n.inputs
     dims = ctx.dims(x)
@@ -102,7 +102,7 @@ def around(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(dims[:axis]), dims[axis] if dims else 1, math.prod(dims[axis + 1 :])
 
 
-@lowers("Reduce")
+@lowers(ops.Reduce)
 def _reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     dims = ctx.dims(x)
@@ -123,7 +123,7 @@ def _reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 tuple(axes), o.kind)
 
 
-@lowers("GlobalPool")
+@lowers(ops.GlobalPool)
 def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.inputs[0])
     outer, area = dims[0] * dims[1], math.prod(dims[2:])
@@ -133,27 +133,27 @@ def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield reduce.Reduce(ctx.operand(n.inputs[0], outer, area, 1), ctx.operand(n.id, outer, 1), outer, area, 1, o.kind)
 
 
-@lowers("ArgReduce", moves_only=True, exact=True)
+@lowers(ops.ArgReduce, moves_only=True, exact=True)
 def _arg_reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, reduced, inner = around(ctx.dims(n.inputs[0]), o.axis)
     yield picks.ArgReduce(ctx.operand(n.inputs[0], outer, reduced, inner), ctx.operand(n.id, outer, inner), outer,
                            reduced, inner, o.kind == "max")
 
 
-@lowers("TopK", moves_only=True, exact=True)
+@lowers(ops.TopK, moves_only=True, exact=True)
 def _topk(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, extent, _ = around(ctx.dims(n.inputs[0]), -1)
     yield picks.TopK(ctx.operand(n.inputs[0], outer, extent), ctx.operand(n.id, outer, o.k), outer, extent, o.k,
                       o.largest, o.values)
 
 
-@lowers("Cumsum")
+@lowers(ops.Cumsum)
 def _cumsum(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     rows, cols, _ = around(ctx.dims(n.inputs[0]), -1)
     yield reduce.Cumsum(ctx.operand(n.inputs[0], rows, cols), ctx.operand(n.id, rows, cols), rows, cols, o.exclusive)
 
 
-@lowers("Softmax")
+@lowers(ops.Softmax)
 def _softmax(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, extent, inner = around(ctx.dims(n.id), o.axis)
     src, dst = ctx.operand(n.inputs[0], outer, extent, inner), ctx.operand(n.id, outer, extent, inner)
@@ -168,7 +168,7 @@ def _softmax(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 _MASKS = {"none": 0, "causal": 1, "custom": 2, "bias": 3, "sliding_window": 4}
 
 
-@lowers("Attention")
+@lowers(ops.Attention)
 def _attention(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     q, k, v, *mask = n.inputs
     bhsd = o.layout == "bhsd"
@@ -185,7 +185,7 @@ def _attention(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         o.num_heads, kv, o.head_dim, _MASKS[o.mask_kind], o.window, int(bhsd), o.score_scale, o.softcap)
 
 
-@lowers("Rope")
+@lowers(ops.Rope)
 def _rope(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, cos, sin = n.inputs
     dims = ctx.dims(x)
@@ -196,7 +196,7 @@ def _rope(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                          o.head_dim, o.n_rot, hidden, len(ctx.dims(cos)) > 2, o.interleaved)
 
 
-@lowers("SwiGLU")
+@lowers(ops.SwiGLU)
 def _swiglu(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     half = ctx.dims(n.id)[-1]
     rows = n.shape.numel // half

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import Node
+from planner_core.ir import Node, ops
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import conv as t
 from runtime.command_list.thunks.structure import Copy, Transpose
@@ -21,7 +21,7 @@ def _spatial(dims: Ints) -> Ints:
     return dims if len(dims) > 3 else (*dims[:2], 1, *dims[2:])
 
 
-@lowers("Conv")
+@lowers(ops.Conv)
 def _conv(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, out = (_spatial(ctx.dims(i)) for i in (*n.inputs, n.id))
     flat = len(o.strides) == 1
@@ -42,17 +42,17 @@ def _general(ctx: Lowering, n: Node, o: Any, act: str = "", alpha: float = 0.0, 
         ctx.dims(x)[0], one + o.strides, zero + o.pads[: len(o.strides)], one + o.dilations, o.groups, act, alpha, beta)
 
 
-@lowers("Conv3d")
+@lowers(ops.Conv3d)
 def _conv3d(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield from _general(ctx, n, o)
 
 
-@lowers("FusedConvBiasAct")
+@lowers(ops.FusedConvBiasAct)
 def _fused_conv(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield from _general(ctx, n, o, o.activation, o.alpha, o.beta)
 
 
-@lowers("ConvTranspose2d")
+@lowers(ops.ConvTranspose2d)
 def _conv_transpose(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, out = (ctx.dims(i) for i in (*n.inputs, n.id))
     yield t.ConvTranspose2d(ctx.operand(n.inputs[0]), ctx.operand(n.inputs[1]), ctx.operand(n.id), x[0], x[1], x[2],
@@ -60,7 +60,7 @@ def _conv_transpose(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                             o.dilations[0], o.dilations[1], o.groups)
 
 
-@lowers("Pool2D", exact=lambda n: n.op.kind == "max")  # type: ignore[attr-defined]
+@lowers(ops.Pool2D, exact=lambda n: n.op.kind == "max")  # type: ignore[attr-defined]
 def _pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if not ctx.storage(n.id).is_float:
         yield ctx.host(n)
@@ -71,7 +71,7 @@ def _pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                    o.count_include_pad)
 
 
-@lowers("ResizeNearest", moves_only=True, exact=True)
+@lowers(ops.ResizeNearest, moves_only=True, exact=True)
 def _resize(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     dims, factors = ctx.dims(x), o.factors

@@ -14,7 +14,9 @@ import numpy as np
 
 from planner_core.errors import UnboundDimError
 from planner_core.ir import DType, Graph, Node, NodeId, Op
+from planner_core.ir.ops import Constant, Result
 from planner_core.ir.overwrites import overwrite_reasons
+from planner_core.ir.traits import Trait
 from planner_core.memory import (
     NO_SLOT,
     SPACES,
@@ -25,7 +27,8 @@ from planner_core.memory import (
     static_weight_pack_skip_enabled,
 )
 from planner_core.memory.facts import DTYPES
-from runtime.command_list.commands import Binding, CommandList, Constant, SlotLife
+from runtime.command_list.commands import Binding, CommandList, SlotLife
+from runtime.command_list.commands import Constant as StoredConstant
 from runtime.command_list.operand import Operand
 from runtime.command_list.provenance import Provenance
 from runtime.command_list.thunk import Thunk
@@ -33,12 +36,10 @@ from runtime.command_list.thunks.elementwise import NarrowStored
 from runtime.command_list.thunks.host import HostOp, Unrunnable
 from runtime.errors import LoweringError
 
-__all__ = ["BOUNDARY", "Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
+__all__ = ["Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
 
-BOUNDARY = frozenset({"Input", "Param", "Constant"})
 _HALF = frozenset({DType.F16, DType.BF16})
 _NARROW = frozenset({DType.BF16, DType.F8E4M3, DType.F8E5M2})
-MULTI_OUTPUT = frozenset({"If", "Loop", "Scan", "Custom"})
 
 LowerFn = Callable[["Lowering", Node, Any], Iterable[Thunk]]
 Exact = bool | Callable[[Node], bool]
@@ -53,35 +54,36 @@ class _Rule(NamedTuple):
     exact: Exact
 
 
-_LOWER: dict[str, _Rule] = {}
-_REFUSED: dict[str, str] = {}
+_LOWER: dict[type[Op], _Rule] = {}
+_REFUSED: dict[type[Op], str] = {}
 
 
-def lowers(op_name: str, *, moves_only: bool = False, exact: Exact = False) -> Callable[[LowerFn], LowerFn]:
-    """Register how an op becomes thunks. ``moves_only``: no arithmetic, so operands of any width are fine. ``exact``: its
+def lowers(*ops: type[Op], moves_only: bool = False, exact: Exact = False) -> Callable[[LowerFn], LowerFn]:
+    """Register how ops become thunks. ``moves_only``: no arithmetic, so operands of any width are fine. ``exact``: its
     results (or those of some nodes) are values of its dtype as they are; any other that is stored wider is converted."""
 
     def register(fn: LowerFn) -> LowerFn:
-        if op_name in _LOWER:
-            raise TypeError(f"op {op_name} is lowered twice")
-        _LOWER[op_name] = _Rule(fn, moves_only, exact)
+        for kind in ops:
+            if kind in _LOWER:
+                raise TypeError(f"op {kind.name} is lowered twice")
+            _LOWER[kind] = _Rule(fn, moves_only, exact)
         return fn
 
     return register
 
 
-def refuses(op_name: str, reason: str) -> None:
+def refuses(op: type[Op], reason: str) -> None:
     """Say why an op can't run here."""
-    _REFUSED[op_name] = reason
+    _REFUSED[op] = reason
 
 
 def how_lowered(op: type[Op]) -> str:
     """``thunk``, ``host`` (its reference evaluation), ``boundary``, or the reason why it is refused."""
-    if op.name in BOUNDARY:
+    if op.has(Trait.BOUNDARY):
         return "boundary"
-    if op.name in _LOWER:
+    if op in _LOWER:
         return "thunk"
-    return "host" if op.evaluate is not Op.evaluate else _REFUSED.get(op.name, "")
+    return "host" if op.evaluate is not Op.evaluate else _REFUSED.get(op, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class Lowering:
 
     def results(self, node: NodeId) -> dict[int, Operand]:
         """Operands of outputs 1, 2, … of a node with several, by index; unread ones are absent."""
-        found = [self.graph[r] for r, _ in self.graph.uses.of(node) if self.graph[r].op.name == "Result"]
+        found = [self.graph[r] for r, _ in self.graph.uses.of(node) if isinstance(self.graph[r].op, Result)]
         return {i: self.operand(r) for i, r in sorted((n.op.index, n.id) for n in found)}  # type: ignore[attr-defined]
 
     def host(self, node: Node) -> HostOp:
@@ -164,25 +166,25 @@ def _lower_or_say_why(ctx: Lowering, n: Node) -> tuple[Thunk, ...]:
 
 
 def _lower_node(ctx: Lowering, n: Node) -> Iterable[Thunk]:
-    name = n.op.name
-    if name in BOUNDARY or is_pure_view(ctx.graph, n.id) or ctx.plan.elided[n.id]:
+    kind = type(n.op)
+    if kind.has(Trait.BOUNDARY) or is_pure_view(ctx.graph, n.id) or ctx.plan.elided[n.id]:
         return ()
-    if name == "Result":
+    if isinstance(n.op, Result):
         of = ctx.graph[n.inputs[0]]
-        if of.op.name not in MULTI_OUTPUT:
-            raise LoweringError(f"Result {n.label} wants output {n.op.index} of {of.op.name} {of.label}, "  # type: ignore[attr-defined]
+        if not of.op.has(Trait.MANY_RESULTS):
+            raise LoweringError(f"Result {n.label} wants output {n.op.index} of {of.op.name} {of.label}, "
                                 "which has one output")
         return ()
     if any(not ctx.graph[i].shape.is_static for i in (*n.inputs, n.id)):
         raise LoweringError(f"an extent of it or its operands is unknown before the run ({n.shape}); bind dims on import")
-    if n.shape.numel == 0 and name not in MULTI_OUTPUT:
+    if n.shape.numel == 0 and not kind.has(Trait.MANY_RESULTS):
         return ()
-    rule = _LOWER.get(name)
-    evaluable = type(n.op).evaluate is not Op.evaluate
+    rule = _LOWER.get(kind)
+    evaluable = kind.evaluate is not Op.evaluate
     if evaluable and (rule is None or (not rule.moves_only and ctx.mixed_widths(n))):
         return (ctx.host(n), *_narrowed(ctx, n, False))
     if rule is None:
-        reason = _REFUSED.get(name, "no thunk and no reference evaluation")
+        reason = _REFUSED.get(kind, "no thunk and no reference evaluation")
         raise LoweringError(reason)
     return (*rule.fn(ctx, n, n.op), *_narrowed(ctx, n, rule.exact))
 
@@ -191,7 +193,7 @@ def _narrowed(ctx: Lowering, n: Node, exact: Exact) -> Iterator[Thunk]:
     """What brings results that are stored wider than their dtype to values of it."""
     if exact is True:
         return
-    own = [n.id, *(r for r, _ in ctx.graph.uses.of(n.id) if ctx.graph[r].op.name == "Result")]
+    own = [n.id, *(r for r, _ in ctx.graph.uses.of(n.id) if isinstance(ctx.graph[r].op, Result))]
     for i in own:
         to, data = ctx.graph[i].dtype, ctx.flat(i) if ctx.storage(i) is not ctx.graph[i].dtype else None
         if data is not None and data.numel and (exact is False or not exact(n)):
@@ -223,8 +225,8 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
         outputs=tuple(Binding(name, ctx.boundary(o), graph[o].dtype)
                       for name, o in zip(names, graph.outputs, strict=True)),
         params=tuple(Binding(graph[i].name, ctx.boundary(i), graph[i].dtype) for i in graph.params),
-        constants=tuple(Constant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
-                        for i in graph.of("Constant") if plan.space[i] != NO_SLOT),
+        constants=tuple(StoredConstant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
+                        for i in graph.of(Constant) if plan.space[i] != NO_SLOT),
         slots=_slot_lives(graph, plan),
         static_nodes=_static_nodes(graph, plan),
         node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
@@ -236,7 +238,7 @@ def _static_nodes(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
     """Static weight packs whose slots are theirs alone (a pin doesn't prove it, spec §6)."""
     if not static_weight_pack_skip_enabled():
         return frozenset()
-    return frozenset(n.id for n in graph.nodes if n.op.name not in BOUNDARY and is_static_weight_tensor(graph, n.id)
+    return frozenset(n.id for n in graph.nodes if not n.op.has(Trait.BOUNDARY) and is_static_weight_tensor(graph, n.id)
                      and slot_is_exclusive(plan, n.id))
 
 

@@ -7,14 +7,14 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import DType, Node
+from planner_core.ir import DType, Node, ops
 from planner_core.ir.ops.attention import MASKS
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import blocked, fused, matmul, packed_attention, region, scan
 from runtime.lowering.core import Lowering, lowers
 
 
-@lowers("FusedMatMulBiasAct")
+@lowers(ops.FusedMatMulBiasAct)
 def _mm_bias_act(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, w, bias = n.inputs
     *lead, k = ctx.dims(a)
@@ -26,7 +26,7 @@ def _mm_bias_act(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 cols, o.activation, o.alpha, o.beta)
 
 
-@lowers("ResidualLayerNorm")
+@lowers(ops.ResidualLayerNorm)
 def _residual_ln(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, res, g, b, *bias = n.inputs
     h = ctx.dims(x)[-1]
@@ -35,7 +35,7 @@ def _residual_ln(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 ctx.operand(g), ctx.operand(b), ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers("ResidualRmsNorm")
+@lowers(ops.ResidualRmsNorm)
 def _residual_rms(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, res, g, *more = n.inputs
     bias, b = o.split(tuple(more))
@@ -46,7 +46,7 @@ def _residual_rms(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         None if b is None else ctx.operand(b), ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers("RmsNormMulSilu")
+@lowers(ops.RmsNormMulSilu)
 def _gated_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, z, *b = n.inputs
     h = ctx.dims(x)[-1]
@@ -55,7 +55,7 @@ def _gated_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                     ctx.operand(z, rows, h), ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers("GroupNorm")
+@lowers(ops.GroupNorm)
 def _group_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, b = n.inputs
     count, c, *space = ctx.dims(x)
@@ -64,7 +64,7 @@ def _group_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                           count, c, h, w, o.groups, o.eps)
 
 
-@lowers("GeGLU")
+@lowers(ops.GeGLU)
 def _geglu(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     half = ctx.dims(n.id)[-1]
     rows = n.shape.numel // half
@@ -72,7 +72,7 @@ def _geglu(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                            o.gate_first, o.kind)
 
 
-@lowers("DepthwiseConv1dBsc")
+@lowers(ops.DepthwiseConv1dBsc)
 def _depthwise(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w = n.inputs
     batch, width, channels = ctx.dims(x)
@@ -83,7 +83,7 @@ def _depthwise(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- regions ------------------------------------------------------------------------------------------
 
 
-@lowers("ElementwiseRegion")
+@lowers(ops.ElementwiseRegion)
 def _region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     inputs = tuple(ctx.flat(i) for i in n.inputs)
     length = n.shape.numel
@@ -94,7 +94,7 @@ def _region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         region.PROLOGUE_NEAREST2X if o.prologue else region.PROLOGUE_NONE, out_n, c, h, w, o.prologue_input)
 
 
-@lowers("BatchElementwiseRegion")
+@lowers(ops.BatchElementwiseRegion)
 def _batch_region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     inputs = tuple(ctx.flat(i) for i in n.inputs)
     length = n.shape.numel // o.num_batch
@@ -106,7 +106,7 @@ def _batch_region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- attention, scans, block weights ------------------------------------------------------------------
 
 
-@lowers("FusedAttentionBlock")
+@lowers(ops.FusedAttentionBlock)
 def _attention_block(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     qkv, *more = n.inputs
     if ctx.storage(n.id) is not DType.F32:
@@ -121,14 +121,14 @@ def _attention_block(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         int.from_bytes(struct.pack("<f", o.score_scale), "little"))
 
 
-@lowers("SelectiveScan")
+@lowers(ops.SelectiveScan)
 def _selective_scan(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, delta, a, b, c = (ctx.operand(i) for i in n.inputs)
     batch, seq, hidden = ctx.dims(n.id)
     yield scan.SelectiveScan(x, delta, a, b, c, ctx.operand(n.id), batch, seq, hidden, ctx.dims(n.inputs[2])[1])
 
 
-@lowers("DequantMatMulBlocked", moves_only=True)
+@lowers(ops.DequantMatMulBlocked, moves_only=True)
 def _blocked(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, scale, *zero = n.inputs
     *lead, k = ctx.dims(x)
@@ -142,7 +142,7 @@ def _blocked(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                ctx.operand(n.id, m, cols), m, k, cols, o.block_size)
 
 
-@lowers("DequantMatMulFp8", moves_only=True)
+@lowers(ops.DequantMatMulFp8, moves_only=True)
 def _fp8(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, scale = n.inputs
     *lead, k = ctx.dims(x)
@@ -154,7 +154,7 @@ def _fp8(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                    ctx.graph[w].dtype is DType.F8E5M2)
 
 
-@lowers("DequantMatMulNvfp4", moves_only=True)
+@lowers(ops.DequantMatMulNvfp4, moves_only=True)
 def _nvfp4(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, scale, total = n.inputs
     *lead, k = ctx.dims(x)

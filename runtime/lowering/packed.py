@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import DType, Node
+from planner_core.ir import DType, Node, ops
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import packed
 from runtime.lowering.core import Lowering, lowers
@@ -14,7 +14,7 @@ from runtime.lowering.core import Lowering, lowers
 _WIDTHS = (DType.F32, DType.F16)
 
 
-@lowers("DequantMatMul", moves_only=True)
+@lowers(ops.DequantMatMul, moves_only=True)
 def _dequant(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w = n.inputs
     *lead, k = ctx.dims(x)
@@ -27,7 +27,7 @@ def _dequant(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                    ctx.operand(n.id, m, o.n), m, k, o.n, o.scheme, a is DType.F16, b is DType.F16)
 
 
-@lowers("DequantGroupedMatMul", moves_only=True)
+@lowers(ops.DequantGroupedMatMul, moves_only=True)
 def _dequant_grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
     m, k = ctx.dims(x)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import DType, Node
+from planner_core.ir import DType, Node, ops
 from planner_core.ir.ops.signal import METRICS, NORMS
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import random, signal
@@ -14,17 +14,17 @@ from runtime.errors import LoweringError
 from runtime.lowering.core import Lowering, lowers
 
 
-@lowers("RngNormal", moves_only=True)
+@lowers(ops.RngNormal, moves_only=True)
 def _normal(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield random.RngNormal(ctx.flat(n.id), n.shape.numel, o.mean, o.scale, o.key, o.op_seed)
 
 
-@lowers("RngUniform", moves_only=True)
+@lowers(ops.RngUniform, moves_only=True)
 def _uniform(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield random.RngUniform(ctx.flat(n.id), n.shape.numel, o.low, o.high, o.key, o.op_seed)
 
 
-@lowers("Sample", moves_only=True)
+@lowers(ops.Sample, moves_only=True)
 def _sample(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     *lead, vocab = ctx.dims(n.inputs[0])
     batch = math.prod(lead)
@@ -32,7 +32,7 @@ def _sample(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                         o.temperature, o.seed)
 
 
-@lowers("Fft")
+@lowers(ops.Fft)
 def _fft(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     *lead, width = ctx.dims(n.id)
     outer = math.prod(lead)
@@ -55,7 +55,7 @@ def vq_assign(ctx: Lowering, n: Node, metric: str) -> Thunk:
     return signal.VqAssign(ctx.operand(x, rows, d), ctx.operand(cb), ctx.operand(n.id, rows), rows, d, k, METRICS.index(metric))
 
 
-@lowers("VqAssign")
+@lowers(ops.VqAssign)
 def _vq(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if {ctx.storage(i) for i in n.inputs} <= {DType.F32, DType.F64}:
         yield vq_assign(ctx, n, o.metric)
@@ -63,7 +63,7 @@ def _vq(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield ctx.host(n)
 
 
-@lowers("Im2Col", moves_only=True)
+@lowers(ops.Im2Col, moves_only=True)
 def _im2col(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     count, c, h, w = ctx.dims(n.inputs[0])
     out = o.extents(ctx.graph[n.inputs[0]].shape)

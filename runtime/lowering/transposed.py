@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from planner_core.ir import Node
+from planner_core.ir import Node, ops
 from runtime.command_list import Thunk
 from runtime.command_list.thunks import matmul
 from runtime.lowering.core import Lowering, lowers
 
 
-@lowers("TransposedMatMul")
+@lowers(ops.TransposedMatMul)
 def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, b = n.inputs
     da, db = ctx.dims(a), ctx.dims(b)
@@ -33,7 +33,7 @@ def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                               math.prod(da[:-2]) == 1 < batch, math.prod(db[:-2]) == 1 < batch, o.trans_a, o.trans_b)
 
 
-@lowers("TransposedGroupedMatMul")
+@lowers(ops.TransposedGroupedMatMul)
 def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
     m, k = ctx.dims(x)

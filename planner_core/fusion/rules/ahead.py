@@ -6,12 +6,13 @@ import numpy as np
 
 from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
-from planner_core.fusion.rule import LAST, Limits, Outcome, rule
+from planner_core.fusion.rule import ANY, LAST, Limits, Outcome, rule
 from planner_core.fusion.rules.matmul import owned_by_plan
 from planner_core.ir import Array, NodeId, Op
+from planner_core.ir.ops import Constant, Param
 
 
-@rule(anchors=("*",), group="ahead", phase=LAST, reasons=(Refusal.NO_DATA, Refusal.GROWS, Refusal.SAVES_NOTHING))
+@rule(anchors=ANY, group="ahead", phase=LAST, reasons=(Refusal.NO_DATA, Refusal.GROWS, Refusal.SAVES_NOTHING))
 def bake_static(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """What a run would compute from weights and constants alone is computed now and becomes a weight.
 
@@ -26,7 +27,7 @@ def bake_static(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return Refused(Refusal.SAVES_NOTHING, n, facts=(("owner", "the memory plan drops it (elide_bank_transposes)"),))
     below = _below(g, n)
     leaves = [i for i in below if not g.inputs(i)]
-    unknown = next((i for i in leaves if g.op(i).name == "Param" and g.name(i) not in g.weights), None)
+    unknown = next((i for i in leaves if isinstance(g.op(i), Param) and g.name(i) not in g.weights), None)
     if unknown is not None:
         return Refused(Refusal.NO_DATA, unknown, facts=(("param", g.name(unknown)),))
     read = sum(g.dtype(i).nbytes(g.shape(i).numel) for i in leaves)
@@ -68,10 +69,10 @@ def _value(g: Draft, below: list[NodeId]) -> Array | None:
     with np.errstate(all="ignore"):
         for i in below:
             op = g.op(i)
-            if op.name == "Param":
+            if isinstance(op, Param):
                 values[i] = g.weights[g.name(i)]
-            elif op.name == "Constant":
-                values[i] = op.data.array  # type: ignore[attr-defined]
+            elif isinstance(op, Constant):
+                values[i] = op.data.array
             elif type(op).evaluate is Op.evaluate:
                 return None
             else:

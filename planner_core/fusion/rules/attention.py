@@ -19,8 +19,11 @@ from planner_core.ir import Array, DType, NodeId
 from planner_core.ir.ops import (
     Activation,
     Attention,
+    Binary,
+    Cast,
     Concat,
     Expand,
+    MatMul,
     Reshape,
     Softmax,
     Transpose,
@@ -36,7 +39,7 @@ ABSORBS = -1e30
 is the fill itself and a row that sees no key stays even over all of them. -1e9 swallows scores below 32 only, and f16
 has no such value."""
 MOST_STEPS = 12
-_PRODUCTS = frozenset({"MatMul", "TransposedMatMul"})
+_PRODUCTS = (MatMul, TransposedMatMul)
 
 
 # --- scores -------------------------------------------------------------------------------------------
@@ -64,14 +67,14 @@ def _leads(g: Draft, n: NodeId, steps: int = MOST_STEPS) -> bool:
     """A product is reached through what may stand between it and the softmax."""
     while steps:
         op = g.op(n)
-        if op.name in _PRODUCTS:
+        if isinstance(op, _PRODUCTS):
             return True
         ins = g.inputs(n)
-        if op.name in ("Reshape", "Cast") or (op.name == "Activation" and g.kind(n) == "tanh"):
+        if isinstance(op, (Reshape, Cast)) or (isinstance(op, Activation) and g.kind(n) == "tanh"):
             n = ins[0]
-        elif op.name == "Where":
+        elif isinstance(op, Where):
             n = ins[2] if g.scalar(ins[1]) is not None else ins[1]
-        elif op.name == "Binary" and g.kind(n) in ("mul", "div", "add", "sub"):
+        elif isinstance(op, Binary) and g.kind(n) in ("mul", "div", "add", "sub"):
             part = g.split(n)
             if part is None:
                 return any(_leads(g, i, min(steps - 1, 4)) for i in ins if not g.static[i])
@@ -87,20 +90,20 @@ def _down(g: Draft, top: NodeId) -> _Scores | Refused | None:
     s, n = _Scores(), top
     for _ in range(MOST_STEPS):
         op, ins = g.op(n), g.inputs(n)
-        if op.name in _PRODUCTS:
+        if isinstance(op, _PRODUCTS):
             s.product = n
             return s
         s.members.append(n)
         if g.shape(n).rank == 4:
             s.heads = (g.dims(n)[0], g.dims(n)[1])
-        if (op.name == "Cast" and g.dtype(ins[0]).is_float) or (
-                op.name == "Reshape" and g.dims(n)[-2:] == g.dims(ins[0])[-2:]):
+        if (isinstance(op, Cast) and g.dtype(ins[0]).is_float) or (
+                isinstance(op, Reshape) and g.dims(n)[-2:] == g.dims(ins[0])[-2:]):
             n = ins[0]
-        elif op.name == "Activation" and g.kind(n) == "tanh":
+        elif isinstance(op, Activation) and g.kind(n) == "tanh":
             if s.softcap or s.scale <= 0:
                 return None
             s.softcap, s.scale, n = s.scale, 1.0, ins[0]
-        elif op.name == "Where":
+        elif isinstance(op, Where):
             which = 1 if g.scalar(ins[1]) is not None else 2
             fill = g.scalar(ins[which])
             if fill is None or not _leads(g, ins[3 - which]):
@@ -110,7 +113,7 @@ def _down(g: Draft, top: NodeId) -> _Scores | Refused | None:
             s.mask, s.fill, s.keep, n = ins[0], fill, which == 2, ins[3 - which]
             s.constants.append(ins[which])
             s.masked_rank = g.shape(s.members[-1]).rank
-        elif op.name == "Binary" and g.kind(n) in ("mul", "div", "add"):
+        elif isinstance(op, Binary) and g.kind(n) in ("mul", "div", "add"):
             found = _through_binary(g, s, n)
             if not isinstance(found, int):
                 return found
@@ -175,7 +178,7 @@ def _operand(g: Draft, n: NodeId, keys: bool, scaled: bool) -> _Operand | None:
         if rank == 4 and o.heads is None:
             o.heads = (g.dims(n)[0], g.dims(n)[1] * o.groups)
         x = ins[0] if ins else n
-        if scaled and op.name == "Binary" and g.kind(n) in ("mul", "div"):
+        if scaled and isinstance(op, Binary) and g.kind(n) in ("mul", "div"):
             part = g.split(n)
             if part is None or (g.kind(n) == "div" and part[1] != ins[1]) or g.dims(part[0]) != g.dims(n):
                 break
@@ -183,7 +186,7 @@ def _operand(g: Draft, n: NodeId, keys: bool, scaled: bool) -> _Operand | None:
             o.scale = o.scale * value if g.kind(n) == "mul" else o.scale / value
             o.constants.append(part[1])
             x = part[0]
-        elif op.name == "Cast" and g.dtype(x).is_float and g.dtype(x).bits < g.dtype(n).bits:
+        elif isinstance(op, Cast) and g.dtype(x).is_float and g.dtype(x).bits < g.dtype(n).bits:
             pass
         elif o.turned and isinstance(op, Transpose):
             if op.perm == (0, 2, 3, 1) and rank == 4:  # heads and rows at once
@@ -199,7 +202,7 @@ def _operand(g: Draft, n: NodeId, keys: bool, scaled: bool) -> _Operand | None:
             x, groups = shared
             o.groups *= groups
             o.heads = o.heads if o.heads is not None else (g.dims(x)[0], g.dims(x)[1] * o.groups)
-        elif op.name == "Reshape" and _merges(g, x, n):
+        elif isinstance(op, Reshape) and _merges(g, x, n):
             pass
         else:
             break
@@ -231,7 +234,7 @@ def _copies(g: Draft, n: NodeId, axis: int) -> tuple[NodeId, int] | None:
 
 def _shared(g: Draft, n: NodeId, o: _Operand) -> tuple[NodeId, int] | None:
     """(``[B, KV, S, D]``, G) of heads that were copied G times each."""
-    if g.op(n).name == "Reshape":
+    if isinstance(g.op(n), Reshape):
         wide = g.inputs(n)[0]
         if g.shape(wide).rank != 5 or g.dims(wide)[3:] != g.dims(n)[-2:]:
             return None
@@ -240,7 +243,7 @@ def _shared(g: Draft, n: NodeId, o: _Operand) -> tuple[NodeId, int] | None:
             return None
         narrow, groups = found
         b, kv, _, s, d = g.dims(narrow)
-        inner = g.inputs(narrow)[0] if g.op(narrow).name == "Reshape" else None
+        inner = g.inputs(narrow)[0] if isinstance(g.op(narrow), Reshape) else None
         return (inner, groups) if inner is not None and g.dims(inner) == (b, kv, s, d) else None
     return _copies(g, n, 1) if g.shape(n).rank == 4 else None
 
@@ -248,7 +251,7 @@ def _shared(g: Draft, n: NodeId, o: _Operand) -> tuple[NodeId, int] | None:
 def _shared_rows(g: Draft, o: _Operand) -> _Operand:
     """Heads copied in ``[B, S, KV, G, D]``, before the transpose."""
     assert o.rows is not None
-    if o.groups > 1 or g.op(o.rows).name != "Reshape":
+    if o.groups > 1 or not isinstance(g.op(o.rows), Reshape):
         return o
     wide = g.inputs(o.rows)[0]
     if g.shape(wide).rank != 5 or g.shape(o.rows).rank != 4:
@@ -259,7 +262,7 @@ def _shared_rows(g: Draft, o: _Operand) -> _Operand:
     narrow, groups = found
     b, s, kv, _, d = g.dims(narrow)
     inner = g.inputs(narrow)[0]
-    if g.op(narrow).name != "Reshape" or g.dims(inner) != (b, s, kv, d):
+    if not isinstance(g.op(narrow), Reshape) or g.dims(inner) != (b, s, kv, d):
         return o
     o.heads = o.heads or (b, kv * groups)
     o.node, o.rows, o.groups = -1, inner, groups  # no node holds them heads first any more
@@ -332,7 +335,7 @@ def _mask(g: Draft, r: Rewrite, s: _Scores, heads: tuple[int, int], rows: int, k
 # --- the rule -----------------------------------------------------------------------------------------
 
 
-@rule(anchors=("Softmax",), group="attention", reasons=(
+@rule(anchors=(Softmax,), group="attention", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE, Refusal.MIXED_DTYPES, Refusal.MASK, Refusal.SCALE, Refusal.HEADS,
     Refusal.LAYOUT, Refusal.UNKNOWN_SHAPE))
 def attention(g: Draft, n: NodeId, limits: Limits) -> Outcome:
@@ -385,7 +388,7 @@ def _some_seen(g: Draft, s: _Scores) -> bool:
     if known is not None:
         low = known.astype(bool) != s.keep if s.fill is not None else np.isneginf(known)
         return known.ndim > 0 and not bool(low.all(-1).any())
-    chosen = [g.scalar(i) for i in g.inputs(s.mask)[1:]] if g.op(s.mask).name == "Where" else [None]
+    chosen = [g.scalar(i) for i in g.inputs(s.mask)[1:]] if isinstance(g.op(s.mask), Where) else [None]
     return all(c is not None and c > -math.inf for c in chosen)
 
 
@@ -395,14 +398,14 @@ def _values(g: Draft, n: NodeId) -> tuple[NodeId, list[NodeId], bool] | None:
     for _ in range(3):
         found = None
         for r in readers(g, at):
-            if g.op(r).name == "MatMul" and g.inputs(r)[0] == at and g.inputs(r)[1] != at:
+            if isinstance(g.op(r), MatMul) and g.inputs(r)[0] == at and g.inputs(r)[1] != at:
                 return r, between, guarded
-            if g.op(r).name == "Where" and g.inputs(r)[2] == at and g.scalar(g.inputs(r)[1]) == 0:
+            if isinstance(g.op(r), Where) and g.inputs(r)[2] == at and g.scalar(g.inputs(r)[1]) == 0:
                 cond = g.inputs(r)[0]
                 if g.kind(cond) == "ne" and g.inputs(cond) == (at, at):
                     between.append(cond)
                     found, guarded = r, True
-            if g.op(r).name in ("Cast", "Reshape") and g.dims(r)[-2:] == g.dims(at)[-2:]:
+            if isinstance(g.op(r), (Cast, Reshape)) and g.dims(r)[-2:] == g.dims(at)[-2:]:
                 found = r
         if found is None:
             return None
@@ -430,7 +433,7 @@ def _fused(g: Draft, n: NodeId, limits: Limits, s: _Scores, q: _Operand, k: _Ope
     if any(g.dtype(_source(o)) is not dtype for o in (k, v)) or g.dtype(product) is not dtype:
         return Refused(Refusal.MIXED_DTYPES, product, facts=tuple(
             (name, str(g.dtype(_source(o)))) for name, o in (("q", q), ("k", k), ("v", v))))
-    if dtype not in limits.dtypes:
+    if dtype not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, product, facts=(("dtype", str(dtype)),))
     if any(g.dims(_source(o))[-1] != d for o in (k, v)):
         return Refused(Refusal.HEADS, product, facts=tuple(

@@ -6,11 +6,23 @@ import numpy as np
 
 from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
-from planner_core.fusion.rule import Limits, Outcome, rule
+from planner_core.fusion.rule import ANY, Limits, Outcome, rule
 from planner_core.ir import DType, NodeId, Op, Shape
-from planner_core.ir.ops import Cast, Pad, Reshape, Slice, Transpose
+from planner_core.ir.ops import (
+    Activation,
+    Binary,
+    Cast,
+    Concat,
+    Constant,
+    Expand,
+    Narrow,
+    Pad,
+    Reshape,
+    Slice,
+    Transpose,
+)
+from planner_core.ir.traits import Trait
 
-ANY = ("*",)
 """Anchors at every node that is no boundary."""
 
 
@@ -24,7 +36,7 @@ def dead_code(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 def constant_folding(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """What is computed from constants alone is computed now."""
     ins = g.inputs(n)
-    if not ins or any(g.op(i).name != "Constant" for i in ins):
+    if not ins or any(not isinstance(g.op(i), Constant) for i in ins):
         return None
     op, shape = g.op(n), g.shape(n)
     if type(op).evaluate is Op.evaluate or op.bodies() or not shape.is_static:
@@ -42,15 +54,13 @@ def constant_folding(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 
 MOST_TWINS = 64
 """Readers of a value that are looked at for one that computes the same."""
-_STATEFUL = frozenset({"Custom", "If", "Loop", "Scan", "Sample", "KvAppend"})
-"""Ops whose result isn't a function of their operands alone, or that write."""
 
 
 @rule(anchors=ANY, group="cleanup", reasons=(Refusal.LIMIT,))
 def common_subexpressions(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """What is computed twice from the same operands is computed once."""
     ins, op = g.inputs(n), g.op(n)
-    if not ins or op.name in _STATEFUL or op.name.startswith("Rng"):
+    if not ins or op.has(Trait.STATEFUL):
         return None
     through = min(ins, key=g.fan_out)
     if g.fan_out(through) < 2:
@@ -88,13 +98,13 @@ def lossless(a: DType, b: DType) -> bool:
     return b.is_int and bits <= b.bits - (b.text[0] == "i") and (a.text[0] == "u" or b.text[0] == "i")
 
 
-@rule(anchors=("Cast",), group="cleanup")
+@rule(anchors=(Cast,), group="cleanup")
 def cast_chains(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A cast to a value's own dtype goes; of two casts in a row the first goes where it loses nothing."""
     inner, to = g.inputs(n)[0], g.dtype(n)
     if g.dtype(inner) is to:
         return Rewrite(g, n).replace(n, inner)
-    if g.op(inner).name != "Cast":
+    if not isinstance(g.op(inner), Cast):
         return None
     x = g.inputs(inner)[0]
     was, between = g.dtype(x), g.dtype(inner)
@@ -107,7 +117,7 @@ def cast_chains(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 # --- shapes and layouts -------------------------------------------------------------------------------
 
 
-@rule(anchors=("Reshape", "Expand", "Concat", "Narrow", "Pad", "Slice"), group="cleanup")
+@rule(anchors=(Reshape, Expand, Concat, Narrow, Pad, Slice), group="cleanup")
 def reshape_chains(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Of reshapes in a row the last stays; reshapes, expands, concats, slices and pads that change nothing go."""
     op, ins = g.op(n), g.inputs(n)
@@ -134,7 +144,7 @@ MOST_BETWEEN = 8
 """Elementwise ops between two transposes that are looked through."""
 
 
-@rule(anchors=("Transpose",), group="cleanup", reasons=(Refusal.SHARED, Refusal.OUTPUT))
+@rule(anchors=(Transpose,), group="cleanup", reasons=(Refusal.SHARED, Refusal.OUTPUT))
 def layout_pairs(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Transposes in a row become one, or none where they cancel, elementwise ops between them or not."""
     op = g.op(n)
@@ -171,9 +181,9 @@ def _identity(perm: tuple[int, ...]) -> bool:
 
 def _per_element(g: Draft, n: NodeId) -> bool:
     """One operand, or two of which one is a single element of no more axes: the order of axes doesn't matter."""
-    if g.op(n).name in ("Activation", "Cast"):
+    if isinstance(g.op(n), (Activation, Cast)):
         return True
-    if g.op(n).name != "Binary":
+    if not isinstance(g.op(n), Binary):
         return False
     a, b = g.inputs(n)
     return a != b and any(all(d == 1 for d in g.dims(i)) and len(g.dims(i)) <= 1 for i in (a, b))

@@ -21,7 +21,7 @@ from planner_core.ir.ops import (
     Transpose,
 )
 
-_CONVS = frozenset({"Conv", "Conv3d", "FusedConvBiasAct"})
+_CONVS = (Conv, Conv3d, FusedConvBiasAct)
 EPILOGUES = frozenset({"gelu", "gelu_approx", "silu", "relu", "sigmoid", "tanh", "leaky_relu", "elu", "softplus", "hardsigmoid",
                        "hardswish", "clip", "exp", "neg", "abs"})
 """Activations that a product's or a convolution's kernel applies before it writes."""
@@ -36,7 +36,7 @@ def _bare(g: Draft, n: NodeId) -> bool:
 
 
 def _is_conv(g: Draft, n: NodeId) -> bool:
-    return g.op(n).name in _CONVS
+    return isinstance(g.op(n), _CONVS)
 
 
 def _fused(op: Op, activation: str = "", alpha: float = 0.0, beta: float = 0.0) -> FusedConvBiasAct:
@@ -75,7 +75,7 @@ def _parts(r: Rewrite, g: Draft, conv: NodeId) -> tuple[NodeId, NodeId, NodeId |
 # --- batch norm ---------------------------------------------------------------------------------------
 
 
-@rule(anchors=("BatchNorm", "Binary"), group="conv",
+@rule(anchors=(BatchNorm, Binary), group="conv",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.NOT_CONSTANT, Refusal.NO_DATA, Refusal.EPILOGUE, Refusal.DTYPE))
 def conv_batch_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Batch norm, or a factor a channel, goes into the convolution's weight and bias.
@@ -123,7 +123,7 @@ def _scaled(g: Draft, n: NodeId, op: Binary, limits: Limits) -> Outcome:
 def _scalable(g: Draft, conv: NodeId, vectors: list[NodeId], limits: Limits) -> Refused | None:
     if not _is_conv(g, conv):
         return None
-    if g.dtype(conv) not in limits.dtypes:
+    if g.dtype(conv) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, conv, facts=(("dtype", str(g.dtype(conv))),))
     if not _bare(g, conv):
         return Refused(Refusal.EPILOGUE, conv)
@@ -159,7 +159,7 @@ def _scale_conv(r: Rewrite, g: Draft, n: NodeId, conv: NodeId, scale: NodeId, sh
 # --- bias, residual, activation -----------------------------------------------------------------------
 
 
-@rule(anchors=("Binary", "Activation"), group="conv",
+@rule(anchors=(Binary, Activation), group="conv",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.EPILOGUE, Refusal.ACTIVATION, Refusal.BROADCAST, Refusal.DTYPE,
                Refusal.NOT_CONSTANT))
 def conv_bias_act(g: Draft, n: NodeId, limits: Limits) -> Outcome:
@@ -193,7 +193,7 @@ def _activated(g: Draft, n: NodeId, conv: NodeId, kind: str, alpha: float, beta:
 
 
 def _fusable(g: Draft, conv: NodeId, readers: tuple[NodeId, ...], limits: Limits) -> Refused | None:
-    if g.dtype(conv) not in limits.dtypes:
+    if g.dtype(conv) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, conv, facts=(("dtype", str(g.dtype(conv))),))
     if g.dims(conv)[1] < 0:
         return Refused(Refusal.SHAPE, conv)
@@ -262,7 +262,7 @@ def _sum_into(g: Draft, n: NodeId, kind: str, conv: NodeId, other: NodeId, limit
 _SWAP = (0, 2, 1)
 
 
-@rule(anchors=("Transpose",), group="conv",
+@rule(anchors=(Transpose,), group="conv",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.COMMAND_PASS, Refusal.EPILOGUE, Refusal.DTYPE, Refusal.LAYOUT))
 def depthwise_conv1d(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A depthwise 1-D convolution between two transposes reads and writes rows as they are, SiLU included.
@@ -283,7 +283,7 @@ def depthwise_conv1d(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     first = g.op(x)
     if not isinstance(first, Transpose) or first.perm != _SWAP:
         return Refused(Refusal.LAYOUT, x)
-    if g.dtype(n) not in limits.dtypes:
+    if g.dtype(n) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, conv, facts=(("dtype", str(g.dtype(n))),))
     if len(bias) > 1 or (isinstance(how, FusedConvBiasAct) and how.activation not in ("", "silu")):
         return Refused(Refusal.EPILOGUE, conv)

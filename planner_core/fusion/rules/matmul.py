@@ -9,7 +9,7 @@ from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.cleanup import same_shape
 from planner_core.fusion.rules.conv import EPILOGUES
-from planner_core.ir import DType, NodeId
+from planner_core.ir import DType, NodeId, Op
 from planner_core.ir.folds import SMALL_M_GROUPED
 from planner_core.ir.ops import (
     Activation,
@@ -20,15 +20,17 @@ from planner_core.ir.ops import (
     DequantMatMulBlocked,
     Expand,
     FusedMatMulBiasAct,
+    GroupedMatMul,
     MatMul,
+    Param,
+    Reshape,
     Transpose,
     TransposedGroupedMatMul,
     TransposedMatMul,
 )
 from planner_core.ir.shape import dim
-from planner_core.target import FOLDS
 
-_FOLDING = ("MatMul", "TransposedMatMul")
+_FOLDING = (MatMul, TransposedMatMul)
 MOST_READERS = 16
 """Readers of a transpose that are looked at."""
 
@@ -36,7 +38,7 @@ MOST_READERS = 16
 # --- quantised weights --------------------------------------------------------------------------------
 
 
-@rule(anchors=("MatMul",), group="matmul", reasons=(
+@rule(anchors=(MatMul,), group="matmul", reasons=(
     Refusal.QUANTISATION, Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE, Refusal.NO_DATA))
 def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product with ``(Cast(w) - zero) · scale`` reads the 8-bit weight itself, block by block.
@@ -49,7 +51,7 @@ def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     if parts is None:
         return None
     codes, scale, zero, turned, inside = parts
-    if g.dtype(n) not in limits.dtypes:
+    if g.dtype(n) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
     if g.dtype(codes) not in (DType.I8, DType.U8) or (zero is not None and g.dtype(zero) is not g.dtype(codes)):
         return Refused(Refusal.QUANTISATION, codes, facts=(("weight", str(g.shape(codes))),))
@@ -76,7 +78,7 @@ def dequant_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return r.replace(n, r.add(DequantMatMulBlocked(8, size), x, rows, *vectors)).note(block=size, bits=8)
 
 
-@rule(anchors=("MatMul", "TransposedMatMul"), group="matmul", reasons=(
+@rule(anchors=(MatMul, TransposedMatMul), group="matmul", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.LAYOUT))
 def dequant_gguf_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product with a GGUF weight that is written out in full reads the packed rows instead.
@@ -110,7 +112,7 @@ def _dequantised(g: Draft, w: NodeId) -> tuple[NodeId, NodeId, NodeId | None, bo
     if isinstance(op, Transpose) and op.perm == (1, 0):
         inside.append(at)
         turned, at = True, g.inputs(at)[0]
-    if g.op(at).name == "Reshape":
+    if isinstance(g.op(at), Reshape):
         inside.append(at)
         at = g.inputs(at)[0]
     if g.kind(at) != "mul":
@@ -121,10 +123,10 @@ def _dequantised(g: Draft, w: NodeId) -> tuple[NodeId, NodeId, NodeId | None, bo
         if g.kind(codes) == "sub":
             chain.append(codes)
             codes, cast = g.inputs(codes)
-            if g.op(cast).name != "Cast":
+            if not isinstance(g.op(cast), Cast):
                 continue
             zero = g.inputs(cast)[0]
-        if g.op(codes).name == "Cast" and g.dtype(g.inputs(codes)[0]).is_int:
+        if isinstance(g.op(codes), Cast) and g.dtype(g.inputs(codes)[0]).is_int:
             return g.inputs(codes)[0], scale, zero, turned, [*chain, codes]
     return None
 
@@ -133,7 +135,7 @@ def _dense_read(g: Draft, w: NodeId) -> Refused | None:
     """Why the dense weight is made all the same: something else than products reads it."""
     if g.is_output(w):
         return Refused(Refusal.OUTPUT, w)
-    if g.fan_out(w) > MOST_READERS or any(g.op(r).name != "MatMul" or g.inputs(r)[0] == w for r in g.readers(w)):
+    if g.fan_out(w) > MOST_READERS or any(not isinstance(g.op(r), MatMul) or g.inputs(r)[0] == w for r in g.readers(w)):
         return Refused(Refusal.SHARED, w, facts=(("readers", g.fan_out(w)),))
     return None
 
@@ -173,7 +175,7 @@ def _blocks(r: Rewrite, codes: NodeId, vectors: tuple[NodeId, NodeId | None], tu
 # --- bias and activation ------------------------------------------------------------------------------
 
 
-@rule(anchors=("Binary", "Activation"), group="matmul",
+@rule(anchors=(Binary, Activation), group="matmul",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.EPILOGUE, Refusal.ACTIVATION, Refusal.BROADCAST, Refusal.DTYPE, Refusal.RANK,
                Refusal.LAYOUT))
 def matmul_bias_act(g: Draft, n: NodeId, limits: Limits) -> Outcome:
@@ -190,7 +192,7 @@ def matmul_bias_act(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return None
     stopped: Refused | None = None
     for product, bias in (ins, ins[::-1]):
-        if g.op(product).name != "MatMul" or product == bias:
+        if not isinstance(g.op(product), MatMul) or product == bias:
             continue
         found = _biased(g, n, product, bias, limits)
         if isinstance(found, Rewrite):
@@ -200,13 +202,13 @@ def matmul_bias_act(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 
 
 def _fusable(g: Draft, product: NodeId, limits: Limits) -> Refused | None:
-    if g.dtype(product) not in limits.dtypes:
+    if g.dtype(product) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, product, facts=(("dtype", str(g.dtype(product))),))
     w = g.shape(g.inputs(product)[1])
     if w.rank != 2:
         return Refused(Refusal.RANK, product, facts=(("weight", str(w)),))
     for i in g.inputs(product)[:2]:
-        if g.op(product).name == "MatMul" and _swaps(g, i) and _kept(g, i, _FOLDING) is None:
+        if isinstance(g.op(product), MatMul) and _swaps(g, i) and _kept(g, i, _FOLDING) is None:
             return Refused(Refusal.LAYOUT, i)  # a plain product need not write the transpose, which costs more
     return g.shared(product)
 
@@ -227,7 +229,7 @@ def _biased(g: Draft, n: NodeId, product: NodeId, bias: NodeId, limits: Limits) 
 
 def _activated(g: Draft, n: NodeId, product: NodeId, act: Activation, limits: Limits) -> Outcome:
     op = g.op(product)
-    if op.name not in ("MatMul", "FusedMatMulBiasAct"):
+    if not isinstance(op, (MatMul, FusedMatMulBiasAct)):
         return None
     if isinstance(op, FusedMatMulBiasAct) and op.activation:
         return Refused(Refusal.EPILOGUE, product, facts=(("activation", op.activation),))
@@ -247,7 +249,7 @@ def _activated(g: Draft, n: NodeId, product: NodeId, act: Activation, limits: Li
 # --- transposed operands ------------------------------------------------------------------------------
 
 
-@rule(anchors=("MatMul", "TransposedMatMul"), group="matmul",
+@rule(anchors=(MatMul, TransposedMatMul), group="matmul",
       reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.SAVES_NOTHING))
 def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A product reads a transposed operand as it is stored: the transpose is never written.
@@ -271,7 +273,7 @@ def transpose_into_matmul(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return r.replace(n, r.add(TransposedMatMul(*turns) if any(turns) else MatMul(), *ins))
 
 
-@rule(anchors=("GroupedMatMul",), group="matmul", reasons=(
+@rule(anchors=(GroupedMatMul,), group="matmul", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.SAVES_NOTHING, Refusal.ROWS))
 def bank_transposes(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A grouped product reads a bank of transposed matrices as it is stored.
@@ -283,7 +285,7 @@ def bank_transposes(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     t = g.op(w)
     if not isinstance(t, Transpose) or t.perm != (0, 2, 1):
         return None
-    if (stop := _banks_stop(g, n, w, limits) or _kept(g, w, ("GroupedMatMul",))) is not None:
+    if (stop := _banks_stop(g, n, w, limits) or _kept(g, w, (GroupedMatMul,))) is not None:
         return stop
     r = Rewrite(g, n)
     return r.replace(n, r.add(TransposedGroupedMatMul(), x, g.inputs(w)[0], idx))
@@ -300,9 +302,9 @@ def _swaps(g: Draft, n: NodeId) -> bool:
 
 def owned_by_plan(g: Draft, t: NodeId, limits: Limits) -> bool:
     """A transposed bank that the target's memory plan drops by itself (Metal's ``elide_bank_transposes``)."""
-    folds = FOLDS.get(limits.target)
+    folds = limits.profile.folds
     return (folds is not None and folds.small_banks_only and _is_bank(g, t) and 0 < g.fan_out(t) <= MOST_READERS
-            and all(g.op(r).name == "GroupedMatMul" and g.inputs(r).index(t) == 1 and _few_rows(g, r) for r in g.readers(t)))
+            and all(isinstance(g.op(r), GroupedMatMul) and g.inputs(r).index(t) == 1 and _few_rows(g, r) for r in g.readers(t)))
 
 
 def _is_bank(g: Draft, t: NodeId) -> bool:
@@ -319,19 +321,19 @@ def _banks_stop(g: Draft, n: NodeId, t: NodeId, limits: Limits) -> Refused | Non
     """Why a bank stays transposed on a target that folds small ones only."""
     if owned_by_plan(g, t, limits):
         return Refused(Refusal.SAVES_NOTHING, t, facts=(("owner", "the memory plan drops it (elide_bank_transposes)"),))
-    folds = FOLDS.get(limits.target)
+    folds = limits.profile.folds
     if folds is not None and folds.small_banks_only and not _few_rows(g, n):
         return Refused(Refusal.ROWS, n, facts=(("rows", str(g.shape(n).dims[0])), ("most", SMALL_M_GROUPED)))
     return None
 
 
-def _kept(g: Draft, t: NodeId, products: tuple[str, ...]) -> Refused | None:
+def _kept(g: Draft, t: NodeId, products: tuple[type[Op], ...]) -> Refused | None:
     """Why a transpose is computed all the same: others read it, or it can be baked without a second copy."""
     if g.is_output(t):
         return Refused(Refusal.OUTPUT, t)
-    if g.fan_out(t) > MOST_READERS or any(g.op(r).name not in products for r in g.readers(t)):
+    if g.fan_out(t) > MOST_READERS or any(not isinstance(g.op(r), products) for r in g.readers(t)):
         return Refused(Refusal.SHARED, t, facts=(("readers", g.fan_out(t)),))
     if g.static[t] and all(p in g.weights for p in g.params_of(t)) and all(
-            g.only_reader(i) == t for i in g.inputs(t)) and g.op(g.inputs(t)[0]).name == "Param":
+            g.only_reader(i) == t for i in g.inputs(t)) and isinstance(g.op(g.inputs(t)[0]), Param):
         return Refused(Refusal.SAVES_NOTHING, t, facts=(("weight", "known: it is transposed once, before the first run"),))
     return None

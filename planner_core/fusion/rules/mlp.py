@@ -7,9 +7,19 @@ from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.recognise import inside
 from planner_core.ir import NodeId, Op
-from planner_core.ir.ops import GeGLU, Narrow, Reshape, Slice, SwiGLU
+from planner_core.ir.ops import (
+    Activation,
+    Binary,
+    DequantMatMul,
+    DequantMatMulBlocked,
+    GeGLU,
+    Narrow,
+    Reshape,
+    Slice,
+    SwiGLU,
+)
 
-_PACKED = frozenset({"DequantMatMul", "DequantMatMulBlocked"})
+_PACKED = (DequantMatMul, DequantMatMulBlocked)
 
 
 def _half(g: Draft, n: NodeId) -> tuple[NodeId, bool, list[NodeId]] | None:
@@ -44,7 +54,7 @@ def _half(g: Draft, n: NodeId) -> tuple[NodeId, bool, list[NodeId]] | None:
 def _gated(g: Draft, n: NodeId, limits: Limits, made: dict[str, tuple[Op, Op]]) -> Outcome:
     """``act(half) · other half``; ``made``: kind of activation -> the op with the gate first, second."""
     for act, up in (g.inputs(n), g.inputs(n)[::-1]):
-        if g.op(act).name != "Activation" or g.kind(act) not in made:
+        if not isinstance(g.op(act), Activation) or g.kind(act) not in made:
             continue
         gate = g.inputs(act)[0]
         a, b = _half(g, gate), _half(g, up)
@@ -56,9 +66,9 @@ def _gated(g: Draft, n: NodeId, limits: Limits, made: dict[str, tuple[Op, Op]]) 
         if a[1] is b[1]:
             continue
         x = a[0]
-        if g.dtype(n) not in limits.dtypes:
+        if g.dtype(n) not in limits.profile.dtypes:
             return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
-        if not limits.decode_forms and g.op(x).name in _PACKED and all(d == 1 for d in g.dims(n)[:-1]):
+        if not limits.decode_forms and isinstance(g.op(x), _PACKED) and all(d == 1 for d in g.dims(n)[:-1]):
             return Refused(Refusal.COMMAND_PASS, n)
         if stop := inside(g, [act, *a[2], *b[2]], n):
             return stop
@@ -83,7 +93,7 @@ _GEGLU: dict[str, tuple[Op, Op]] = {
     "gelu": (GeGLU(True), GeGLU(False)), "gelu_approx": (GeGLU(True, True), GeGLU(False, True))}
 
 
-@rule(anchors=("Binary",), group="mlp", reasons=_REASONS)
+@rule(anchors=(Binary,), group="mlp", reasons=_REASONS)
 def swiglu(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """``silu(gate) · up`` of the two halves of one row becomes one kernel, gate first or second.
 
@@ -92,7 +102,7 @@ def swiglu(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return _gated(g, n, limits, _SWIGLU) if g.op(n).kind == "mul" else None  # type: ignore[attr-defined]
 
 
-@rule(anchors=("Binary",), group="mlp", reasons=_REASONS)
+@rule(anchors=(Binary,), group="mlp", reasons=_REASONS)
 def geglu(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """``gelu(gate) · up`` of the two halves of one row becomes one kernel, exact or tanh, gate first or second."""
     return _gated(g, n, limits, _GEGLU) if g.op(n).kind == "mul" else None  # type: ignore[attr-defined]

@@ -10,8 +10,12 @@ from planner_core.fusion.rules.recognise import frozen, other, thin
 from planner_core.ir import DType, NodeId
 from planner_core.ir.ops import (
     AdaLayerNorm,
+    Binary,
+    DequantMatMul,
     GatedResidual,
     LayerNorm,
+    MatMul,
+    Reshape,
     ResidualLayerNorm,
     ResidualRmsNorm,
     RmsNorm,
@@ -54,7 +58,7 @@ def _summands(g: Draft, s: NodeId) -> tuple[NodeId, NodeId, NodeId | None, list[
                 continue
             p, q = g.inputs(v)
             p, q = (q, p) if _is_bias(g, p, s) else (p, q)
-            if _is_bias(g, q, s) and same_shape(g.shape(p), g.shape(s)) and g.op(p).name != "MatMul":
+            if _is_bias(g, q, s) and same_shape(g.shape(p), g.shape(s)) and not isinstance(g.op(p), MatMul):
                 return p, residual, q, [v]
     return a, b, bias, sums
 
@@ -66,13 +70,13 @@ def _residual(g: Draft, n: NodeId, limits: Limits) -> tuple[NodeId, NodeId, Node
     if found is None or isinstance(found, Refused):
         return found
     x, residual, bias, _ = found
-    if g.dtype(x) not in limits.dtypes:
+    if g.dtype(x) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, x, facts=(("dtype", str(g.dtype(x))),))
     if g.is_output(s):
         return Refused(Refusal.OUTPUT, s)
     if g.fan_out(s) > 1:
         return Refused(Refusal.READ_LATER, s, facts=(("readers", g.fan_out(s)),))
-    if not limits.decode_forms and _one_row(g, n) and any(g.op(i).name == "DequantMatMul" for i in (x, residual)):
+    if not limits.decode_forms and _one_row(g, n) and any(isinstance(g.op(i), DequantMatMul) for i in (x, residual)):
         return Refused(Refusal.COMMAND_PASS, s, nodes=(x, residual))  # the one-row MLP adds its residual itself
     return x, residual, bias
 
@@ -81,7 +85,7 @@ def _one_row(g: Draft, n: NodeId) -> bool:
     return g.dtype(n) is DType.F32 and all(d == 1 for d in g.dims(n)[:-1])
 
 
-@rule(anchors=("LayerNorm",), group="norm",
+@rule(anchors=(LayerNorm,), group="norm",
       reasons=(Refusal.READ_LATER, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE, Refusal.COMMAND_PASS))
 def residual_into_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A sum that is read only to be layer-normed, with its bias if it has one, is never written."""
@@ -96,7 +100,7 @@ def residual_into_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return r.replace(n, made).note(bias=bias is not None)
 
 
-@rule(anchors=("RmsNorm",), group="norm",
+@rule(anchors=(RmsNorm,), group="norm",
       reasons=(Refusal.READ_LATER, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE, Refusal.COMMAND_PASS))
 def residual_into_rms_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A sum that is read only to be RMS-normed, with its bias if it has one, is never written."""
@@ -128,11 +132,11 @@ def _modulation(g: Draft, m: NodeId, x: NodeId) -> bool:
 def _flat(r: Rewrite, m: NodeId) -> NodeId:
     """A modulation as the op takes it: ``[B, H]``."""
     b, _, h = r.shape(m).dims
-    inner = r.draft.inputs(m)[0] if r.draft.op(m).name == "Reshape" else m
+    inner = r.draft.inputs(m)[0] if isinstance(r.draft.op(m), Reshape) else m
     return inner if r.shape(inner).dims == (b, h) else r.reshape(m, (b, h))
 
 
-@rule(anchors=("Binary",), group="norm", reasons=(
+@rule(anchors=(Binary,), group="norm", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.RANK, Refusal.BROADCAST, Refusal.CONSTANT, Refusal.DTYPE))
 def ada_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A plain norm times ``1 + scale``, plus a shift, one of each a sequence, becomes one kernel (adaLN)."""
@@ -142,7 +146,7 @@ def ada_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         if g.kind(scaled) != "mul":
             continue
         for norm, factor in (g.inputs(scaled), g.inputs(scaled)[::-1]):
-            if g.op(norm).name in ("LayerNorm", "RmsNorm"):
+            if isinstance(g.op(norm), (LayerNorm, RmsNorm)):
                 inner = thin(g, factor)
                 part = g.split(inner) if g.kind(inner) == "add" else None
                 if part is not None and g.scalar(part[1]) == 1 and g.scalar(part[0]) is None:
@@ -153,7 +157,7 @@ def ada_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 def _modulated(g: Draft, n: NodeId, limits: Limits, scaled: NodeId, shift: NodeId, norm: NodeId, factor: NodeId,
                part: tuple[NodeId, NodeId]) -> Outcome:
     x, gamma, *beta = g.inputs(norm)
-    if g.dtype(x) not in limits.dtypes:
+    if g.dtype(x) not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, x, facts=(("dtype", str(g.dtype(x))),))
     if g.shape(x).rank != 3:
         return Refused(Refusal.RANK, x, facts=(("shape", str(g.shape(x))),))
@@ -171,11 +175,11 @@ def _modulated(g: Draft, n: NodeId, limits: Limits, scaled: NodeId, shift: NodeI
     scale = part[0]
     b, _, h = g.shape(factor).dims
     scale = _flat(r, scale) if g.shape(scale).rank == 3 else r.reshape(scale, (b, h))
-    made = r.add(AdaLayerNorm(op.eps, op.name == "LayerNorm"), x, scale, _flat(r, shift))  # type: ignore[attr-defined]
+    made = r.add(AdaLayerNorm(op.eps, isinstance(op, LayerNorm)), x, scale, _flat(r, shift))  # type: ignore[attr-defined]
     return frozen(g, r.replace(n, made), part[1], gamma, *beta)
 
 
-@rule(anchors=("Binary",), group="norm", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE))
+@rule(anchors=(Binary,), group="norm", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE))
 def gated_residual(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """``x + gate · y`` with one gate vector a sequence becomes one kernel (adaLN-Zero)."""
     if g.op(n).kind != "add" or g.shape(n).rank != 3 or g.dims(n)[1] == 1:  # type: ignore[attr-defined]
@@ -190,7 +194,7 @@ def gated_residual(g: Draft, n: NodeId, limits: Limits) -> Outcome:
             if not _modulation(g, gate, y) or not same_shape(g.shape(x), g.shape(n)):
                 wrong = Refused(Refusal.BROADCAST, gate, nodes=(x,), facts=(("gate", str(g.shape(gate))),))
                 continue
-            if g.dtype(n) not in limits.dtypes:
+            if g.dtype(n) not in limits.profile.dtypes:
                 return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
             if stop := g.shared(product):
                 return stop
@@ -199,19 +203,19 @@ def gated_residual(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return wrong
 
 
-@rule(anchors=("Binary",), group="norm", reasons=(
+@rule(anchors=(Binary,), group="norm", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.BROADCAST, Refusal.DTYPE, Refusal.COMMAND_PASS))
 def gated_rms_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """An RMS norm times ``silu(z)`` becomes one kernel (Mamba 2's gated norm)."""
     if g.op(n).kind != "mul":  # type: ignore[attr-defined]
         return None
     a, b = g.inputs(n)
-    norm = a if g.op(a).name == "RmsNorm" else b
+    norm = a if isinstance(g.op(a), RmsNorm) else b
     gate = other(g, n, norm)
-    if g.op(norm).name != "RmsNorm" or g.kind(gate) != "silu":
+    if not isinstance(g.op(norm), RmsNorm) or g.kind(gate) != "silu":
         return None
     z, dtype = g.inputs(gate)[0], g.dtype(n)
-    if dtype not in limits.dtypes:
+    if dtype not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, n, facts=(("dtype", str(dtype)),))
     if not same_shape(g.shape(z), g.shape(n)) or not same_shape(g.shape(norm), g.shape(n)):
         return Refused(Refusal.BROADCAST, gate, facts=(("gate", str(g.shape(z))), ("norm", str(g.shape(norm)))))

@@ -11,7 +11,7 @@ from planner_core.fusion.rules.attention import turned_back
 from planner_core.fusion.rules.recognise import inside
 from planner_core.fusion.rules.rope import shared_tables
 from planner_core.ir import NodeId
-from planner_core.ir.ops import Attention, FusedAttentionBlock, Narrow, Rope, Transpose
+from planner_core.ir.ops import Attention, FusedAttentionBlock, Narrow, Reshape, Rope, Transpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Third:
     rope: NodeId | None = None
 
 
-@rule(anchors=("Attention",), group="attention", reasons=(
+@rule(anchors=(Attention,), group="attention", reasons=(
     Refusal.SHARED, Refusal.OUTPUT, Refusal.MASK, Refusal.LAYOUT, Refusal.DTYPE, Refusal.KIND, Refusal.ROTATION))
 def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Attention over thirds of one projection reads the packed row; the slices and transposes between them go.
@@ -55,7 +55,7 @@ def packed_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     tables = shared_tables(g, [q.rope, k.rope, v.rope], op.head_dim)
     if isinstance(tables, Refused):
         return tables
-    if g.dtype(n) not in limits.region_dtypes:
+    if g.dtype(n) not in limits.profile.region_dtypes:
         return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
     end, members = n, [i for t in (q, k, v) for i in t.members]
     if op.layout == "bhsd":
@@ -96,7 +96,7 @@ def _third(g: Draft, n: NodeId, op: Attention) -> _Third | None:
             return None
         if isinstance(cut, Rope) and rope is None:
             rope = n
-        elif cut.name != "Reshape":
+        elif not isinstance(cut, Reshape):
             return None
         n = x
     return None

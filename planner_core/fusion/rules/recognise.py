@@ -15,7 +15,18 @@ from planner_core.fusion.draft import Draft, Refused, Rewrite
 from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.ir import DType, NodeId
-from planner_core.ir.ops import LayerNorm, LayerNorm2d, Reduce, RmsNorm, Softmax
+from planner_core.ir.ops import (
+    Activation,
+    Binary,
+    Cast,
+    Constant,
+    LayerNorm,
+    LayerNorm2d,
+    Reduce,
+    Reshape,
+    RmsNorm,
+    Softmax,
+)
 
 MOST_READERS = 8
 """Readers of a value that are looked at for the pattern's next op."""
@@ -36,7 +47,7 @@ def equal_values(g: Draft, a: NodeId, b: NodeId) -> bool:
 
 def is_max(g: Draft, n: NodeId) -> bool:
     """The larger of two values (a pool's kind may be ``max`` too)."""
-    return g.op(n).name == "Binary" and g.kind(n) == "max"
+    return isinstance(g.op(n), Binary) and g.kind(n) == "max"
 
 
 def other(g: Draft, n: NodeId, a: NodeId) -> NodeId:
@@ -47,7 +58,7 @@ def other(g: Draft, n: NodeId, a: NodeId) -> NodeId:
 
 def thin(g: Draft, n: NodeId) -> NodeId:
     """``n`` without the reshapes that only add or drop axes of extent 1."""
-    while g.op(n).name == "Reshape":
+    while isinstance(g.op(n), Reshape):
         x = g.inputs(n)[0]
         if [d for d in g.dims(x) if d != 1] != [d for d in g.dims(n) if d != 1]:
             return n
@@ -63,7 +74,7 @@ def readers(g: Draft, n: NodeId) -> list[NodeId]:
 def frozen(g: Draft, r: Rewrite, *constants: NodeId) -> Rewrite:
     """Params among the constants whose values decided are set for good."""
     for c in constants:
-        if g.op(c).name != "Constant":
+        if not isinstance(g.op(c), Constant):
             r.frozen |= g.params_of(c)
     return r
 
@@ -99,7 +110,7 @@ def averaged(g: Draft, n: NodeId) -> tuple[NodeId, tuple[int, ...]] | None:
     """(x, axes) of a mean of x, or of a sum times one over the count."""
     n = thin(g, n)
     op, factor = g.op(n), 1.0
-    if op.name == "Binary" and g.kind(n) in ("mul", "div"):
+    if isinstance(op, Binary) and g.kind(n) in ("mul", "div"):
         a, b = g.inputs(n)
         value = g.scalar(b)
         if value is None and g.kind(n) == "mul":
@@ -207,7 +218,7 @@ def _find_norm(g: Draft, n: NodeId) -> _Norm | None:
                 g.kind(r) == "div" and g.inputs(r)[1] == n and g.scalar(g.inputs(r)[0]) == 1)):
             at, inverse = r, True
             break
-        if g.op(r).name == "Reshape" and thin(g, r) == n:
+        if isinstance(g.op(r), Reshape) and thin(g, r) == n:
             at = r
             break
     norm = _Norm(x, axes, mean is not None, eps, at, constants=constants)
@@ -281,13 +292,13 @@ def _recognise_norm(g: Draft, n: NodeId, limits: Limits, centred: bool) -> Outco
     if norm is None or norm.centred is not centred:
         return None
     x, axes = norm.x, norm.axes
-    wide = g.inputs(x)[0] if g.op(x).name == "Cast" and g.dtype(g.inputs(x)[0]).is_float else None
+    wide = g.inputs(x)[0] if isinstance(g.op(x), Cast) and g.dtype(g.inputs(x)[0]).is_float else None
     if _take_affine(g, norm, g.dtype(wide) if wide is not None else None) and wide is not None:
         x = wide
     if stop := inside(g, norm.members, norm.end, *norm.squares):
         return stop
     dims, rank, dtype = g.shape(x).dims, g.shape(x).rank, g.dtype(x)
-    if dtype not in limits.dtypes or dtype is not g.dtype(norm.end):
+    if dtype not in limits.profile.dtypes or dtype is not g.dtype(norm.end):
         return Refused(Refusal.DTYPE, x, facts=(("dtype", str(dtype)),))
     if any(v is not None and g.dtype(v) is not dtype for v in (norm.gamma, norm.beta)):
         return Refused(Refusal.MIXED_DTYPES, norm.end)
@@ -316,7 +327,7 @@ _NORM_REASONS = (Refusal.DTYPE, Refusal.MIXED_DTYPES, Refusal.AXIS, Refusal.UNKN
 _ROOTS = frozenset({"sqrt", "rsqrt", "pow"})
 
 
-@rule(anchors=("Activation", "Binary"), group="recognise", reasons=(*_NORM_REASONS, Refusal.SHARED, Refusal.OUTPUT))
+@rule(anchors=(Activation, Binary), group="recognise", reasons=(*_NORM_REASONS, Refusal.SHARED, Refusal.OUTPUT))
 def recognise_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Layer norm written as mean, difference, variance, root and quotient becomes one op.
 
@@ -325,7 +336,7 @@ def recognise_layer_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     return _recognise_norm(g, n, limits, True) if g.op(n).kind in _ROOTS else None  # type: ignore[attr-defined]
 
 
-@rule(anchors=("Activation", "Binary"), group="recognise", reasons=_NORM_REASONS)
+@rule(anchors=(Activation, Binary), group="recognise", reasons=_NORM_REASONS)
 def recognise_rms_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """RMS norm written as mean square, root and quotient becomes one op."""
     return _recognise_norm(g, n, limits, False) if g.op(n).kind in _ROOTS else None  # type: ignore[attr-defined]
@@ -334,7 +345,7 @@ def recognise_rms_norm(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 # --- softmax ------------------------------------------------------------------------------------------
 
 
-@rule(anchors=("Reduce",), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.AXIS))
+@rule(anchors=(Reduce,), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.AXIS))
 def recognise_softmax(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """``exp(x - max) / sum`` becomes softmax, with the maximum taken off or not."""
     op = g.op(n)
@@ -343,7 +354,7 @@ def recognise_softmax(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return None
     at = n
     for r in readers(g, n):
-        if g.op(r).name == "Reshape" and thin(g, r) == n:
+        if isinstance(g.op(r), Reshape) and thin(g, r) == n:
             at = r
     end, members = None, [e]
     for r in readers(g, at):

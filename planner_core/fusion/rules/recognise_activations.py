@@ -11,7 +11,7 @@ from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.recognise import frozen, inside, is_max, near, other, readers, scalars
 from planner_core.ir import NodeId
-from planner_core.ir.ops import Activation
+from planner_core.ir.ops import Activation, Binary
 
 MOST_TERMS = 10
 """Ops of a polynomial that are looked through."""
@@ -111,7 +111,7 @@ _ROOT_HALF = math.sqrt(0.5)
 _GELU_LINE = math.sqrt(2 / math.pi)
 
 
-@rule(anchors=("Activation",), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.CONSTANT))
+@rule(anchors=(Activation,), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.CONSTANT))
 def recognise_gelu(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """GELU written out, with erf or with tanh of a cubic, in any order of its factors, becomes one op."""
     kind = g.op(n).kind  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ def _between(g: Draft, n: NodeId, x: NodeId) -> list[NodeId]:
     return list(out)
 
 
-@rule(anchors=("Activation",), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.CONSTANT))
+@rule(anchors=(Activation,), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.CONSTANT))
 def recognise_silu(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """``x · sigmoid(x)``, also written ``x / (1 + exp(-x))``, becomes SiLU."""
     kind = g.op(n).kind  # type: ignore[attr-defined]
@@ -219,7 +219,7 @@ def _silu_of_exp(g: Draft, n: NodeId) -> Outcome:
     return None
 
 
-@rule(anchors=("Activation", "Binary"), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.CONSTANT))
+@rule(anchors=(Activation, Binary), group="recognise", reasons=(Refusal.SHARED, Refusal.OUTPUT, Refusal.CONSTANT))
 def recognise_hardswish(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """``x · clip(x + 3, 0, 6) / 6`` in any order, also over hard-sigmoid or min and max, becomes hard-swish."""
     op = g.op(n)

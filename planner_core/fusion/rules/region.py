@@ -19,8 +19,13 @@ from planner_core.ir.ops import (
     Activation,
     BatchElementwiseRegion,
     Binary,
+    DequantMatMul,
+    DequantMatMulBlocked,
     ElementwiseRegion,
+    FusedMatMulBiasAct,
+    MatMul,
     ResizeNearest,
+    RmsNorm,
     result_of,
 )
 from planner_core.ir.ops.region import (
@@ -35,7 +40,7 @@ from planner_core.ir.ops.region import (
 from planner_core.target import Target
 
 _KINDS = {"Binary": frozenset(REGION_BINARIES), "Activation": frozenset(REGION_ACTIVATIONS)}
-_PROJECTIONS = frozenset({"MatMul", "FusedMatMulBiasAct", "DequantMatMul", "DequantMatMulBlocked"})
+_PROJECTIONS = (MatMul, FusedMatMulBiasAct, DequantMatMul, DequantMatMulBlocked)
 _GATES = frozenset({"silu", "gelu_approx", "gelu"})
 
 
@@ -80,8 +85,8 @@ def _owned_by_pass(g: Draft, n: NodeId, limits: Limits) -> bool:
         gated = any(g.kind(i) in _GATES for i in g.inputs(n))
         return gated and (one_row or "RmsNorm" in names)
     return kind == "add" and one_row and (
-        any(g.op(i).name in _PROJECTIONS for i in g.inputs(n)) or
-        (g.fan_out(n) <= limits.region_steps and any(g.op(r).name == "RmsNorm" for r in g.readers(n))))
+        any(isinstance(g.op(i), _PROJECTIONS) for i in g.inputs(n)) or
+        (g.fan_out(n) <= limits.profile.region_steps and any(isinstance(g.op(r), RmsNorm) for r in g.readers(n))))
 
 
 @dataclass(slots=True)
@@ -107,17 +112,17 @@ def _why_outside(g: Draft, p: NodeId, grown: _Growth, limits: Limits) -> Refused
         return Refused(Refusal.RECOMPUTE, p, facts=(("elements", str(g.shape(p))), ("read_as", str(out))))
     if g.is_output(p):
         return Refused(Refusal.OUTPUT, p)
-    if g.fan_out(p) > limits.region_steps or any(r not in grown.members for r in g.readers(p)):
+    if g.fan_out(p) > limits.profile.region_steps or any(r not in grown.members for r in g.readers(p)):
         return Refused(Refusal.SHARED, p, facts=(("readers", g.fan_out(p)),))
     for i in g.inputs(p):
         if not _readable(g.shape(i), out):
             return Refused(Refusal.BROADCAST, p, nodes=(i,), facts=(("operand", str(g.shape(i))), ("result", str(out))))
     steps = grown.steps + _steps(g, p)
-    if steps > limits.region_steps:
-        return Refused(Refusal.STEPS, p, facts=(("steps", steps), ("most", limits.region_steps)))
+    if steps > limits.profile.region_steps:
+        return Refused(Refusal.STEPS, p, facts=(("steps", steps), ("most", limits.profile.region_steps)))
     inputs = len({*grown.inputs, *g.inputs(p)} - {p})
-    if inputs > limits.region_inputs:
-        return Refused(Refusal.INPUTS, p, facts=(("inputs", inputs), ("most", limits.region_inputs)))
+    if inputs > limits.profile.region_inputs:
+        return Refused(Refusal.INPUTS, p, facts=(("inputs", inputs), ("most", limits.profile.region_inputs)))
     return None
 
 
@@ -129,7 +134,7 @@ def _grow(g: Draft, last: NodeId, limits: Limits) -> _Growth:
     while at < len(queue):
         p = queue[at]
         at += 1
-        if p in grown.members or g.op(p).name not in ("Binary", "Activation", "ElementwiseRegion") or g.static[p]:
+        if p in grown.members or not isinstance(g.op(p), (Binary, Activation, ElementwiseRegion)) or g.static[p]:
             continue
         why = _why_outside(g, p, grown, limits)
         if why is not None:
@@ -146,9 +151,9 @@ def _grow(g: Draft, last: NodeId, limits: Limits) -> _Growth:
 
 def _furthest(g: Draft, n: NodeId, limits: Limits) -> NodeId:
     """The last op that a region with ``n`` inside could end at: from reader to reader, across forks that join."""
-    at, left = n, limits.region_steps - 1
+    at, left = n, limits.profile.region_steps - 1
     while left > 0:
-        if g.is_output(at) or not 0 < g.fan_out(at) <= limits.region_steps:
+        if g.is_output(at) or not 0 < g.fan_out(at) <= limits.profile.region_steps:
             return at
         pending = [(g.place[r], r) for r in g.readers(at)]
         heapq.heapify(pending)
@@ -163,7 +168,7 @@ def _furthest(g: Draft, n: NodeId, limits: Limits) -> NodeId:
             if not pending:
                 joined = r
                 break
-            if g.is_output(r) or not 0 < g.fan_out(r) <= limits.region_steps:
+            if g.is_output(r) or not 0 < g.fan_out(r) <= limits.profile.region_steps:
                 return at
             for q in g.readers(r):
                 if q not in seen:
@@ -175,7 +180,7 @@ def _furthest(g: Draft, n: NodeId, limits: Limits) -> NodeId:
     return at
 
 
-@rule(anchors=("Binary", "Activation"), group="region", phase=REGIONS, reasons=(
+@rule(anchors=(Binary, Activation), group="region", phase=REGIONS, reasons=(
     Refusal.INPUTS, Refusal.STEPS, Refusal.BROADCAST, Refusal.KIND, Refusal.SHARED, Refusal.DTYPE, Refusal.OUTPUT,
     Refusal.RECOMPUTE, Refusal.COMMAND_PASS))
 def elementwise_region(g: Draft, n: NodeId, limits: Limits) -> Outcome:
@@ -187,7 +192,7 @@ def elementwise_region(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         return None
     if not _is_step(g, n):
         return _candidate(g, n, Refused(Refusal.KIND, n, facts=(("kind", g.kind(n)),)))
-    if g.dtype(n) not in limits.region_dtypes:
+    if g.dtype(n) not in limits.profile.region_dtypes:
         return _candidate(g, n, Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),)))
     if _owned_by_pass(g, n, limits):
         return _candidate(g, n, Refused(Refusal.COMMAND_PASS, n))
@@ -262,12 +267,12 @@ def _moved(steps: tuple[Step, ...], inputs: list[int], base: int) -> list[Step]:
 
 # --- batches ------------------------------------------------------------------------------------------
 
-_DISPATCH_BOUND = frozenset({Target.METAL, Target.MLX, Target.CUDA, Target.ROCM, Target.WGPU})
+_DISPATCH_BOUND = frozenset(t for t in Target if t.profile.dispatch_bound)
 MOST_NEAR = 16
 """Readers of a value that are looked at for an equal region."""
 
 
-@rule(anchors=("ElementwiseRegion",), group="region", phase=REGIONS, targets=_DISPATCH_BOUND,
+@rule(anchors=(ElementwiseRegion,), group="region", phase=REGIONS, targets=_DISPATCH_BOUND,
       reasons=(Refusal.ORDER, Refusal.LIMIT))
 def batch_elementwise_region(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Equal regions over equal shapes that do not wait for one another become one dispatch, each a slice of it.
@@ -290,7 +295,7 @@ def batch_elementwise_region(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         first = max((g.level[x] for x in g.inputs(i)), default=-1)
         if max(ready, first) >= min(level, g.level[i]):
             late = late or Refused(Refusal.ORDER, i)
-        elif (len(chosen) + 1) * len(g.inputs(n)) <= min(MAX_BATCH_INPUTS, limits.batch_inputs):
+        elif (len(chosen) + 1) * len(g.inputs(n)) <= min(MAX_BATCH_INPUTS, limits.profile.batch_inputs):
             chosen.append(i)
             ready, level = max(ready, first), min(level, g.level[i])
     if len(chosen) < 2:
@@ -331,7 +336,7 @@ def _near(g: Draft, n: NodeId) -> list[NodeId] | Refused:
 # --- the upsample in front ----------------------------------------------------------------------------
 
 
-@rule(anchors=("ResizeNearest",), group="region", phase=REGIONS,
+@rule(anchors=(ResizeNearest,), group="region", phase=REGIONS,
       reasons=(Refusal.KIND, Refusal.SHARED, Refusal.OUTPUT, Refusal.RANK))
 def upsample_prologue(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A nearest 2x upsample that only an elementwise region reads is read in passing, never written."""

@@ -11,7 +11,21 @@ from planner_core.fusion.refusal import Refusal
 from planner_core.fusion.rule import Limits, Outcome, rule
 from planner_core.fusion.rules.recognise import equal_values, frozen, inside, other, thin
 from planner_core.ir import NodeId
-from planner_core.ir.ops import Concat, Gather, KvAppend, Narrow, Reshape, Rope, Slice, Transpose
+from planner_core.ir.ops import (
+    Activation,
+    Binary,
+    Cast,
+    Concat,
+    Expand,
+    Gather,
+    Input,
+    KvAppend,
+    Narrow,
+    Reshape,
+    Rope,
+    Slice,
+    Transpose,
+)
 
 HEADS_AND_ROWS = (0, 2, 1, 3)
 """The transpose between ``[B, S, H, D]`` and ``[B, H, S, D]``."""
@@ -102,7 +116,7 @@ def _joined(g: Draft, n: NodeId, members: list[NodeId]) -> tuple[NodeId, NodeId,
     parts = []
     for i in g.inputs(c):
         inner = i
-        if g.op(i).name == "Reshape" and g.dims(i) == (*g.dims(g.inputs(i)[0]), 1):
+        if isinstance(g.op(i), Reshape) and g.dims(i) == (*g.dims(g.inputs(i)[0]), 1):
             members.append(i)
             inner = g.inputs(i)[0]
         parts.append(inner)
@@ -129,7 +143,7 @@ def _rotated(g: Draft, n: NodeId, members: list[NodeId]) -> _Half | None:
     if found is None:
         return None
     minus, plus, interleaved = found
-    if g.op(minus).name == "Reshape":  # the unsqueeze before the sign
+    if isinstance(g.op(minus), Reshape):  # the unsqueeze before the sign
         return None
     if g.kind(minus) != "neg":
         return None
@@ -149,7 +163,7 @@ def _by_sum(g: Draft, n: NodeId) -> _Rotation | None:
         return None
     for plain, turned in ((a, b), (b, a)):
         for r in g.inputs(turned):
-            if g.op(r).name not in ("Concat", "Reshape"):
+            if not isinstance(g.op(r), (Concat, Reshape)):
                 continue
             members = [plain, turned]
             half = _rotated(g, r, members)
@@ -232,18 +246,18 @@ def _is_doubled(g: Draft, n: NodeId, interleaved: bool, steps: int = MOST_TABLE_
         return False
     if isinstance(op, Concat) and len(ins) == 2 and last_axis(g, n, op.axis) and not interleaved:
         return equal_values(g, *ins)
-    if op.name in ("Activation", "Cast"):
+    if isinstance(op, (Activation, Cast)):
         return _is_doubled(g, ins[0], interleaved, steps - 1)
-    if op.name == "Reshape":
+    if isinstance(op, Reshape):
         x = ins[0]
         pair = g.op(x)
-        if interleaved and g.dims(x)[-1] == 2 and ((pair.name == "Expand" and g.dims(g.inputs(x)[0])[-1:] == (1,)) or (
+        if interleaved and g.dims(x)[-1] == 2 and ((isinstance(pair, Expand) and g.dims(g.inputs(x)[0])[-1:] == (1,)) or (
                 isinstance(pair, Concat) and len(g.inputs(x)) == 2 and equal_values(g, *g.inputs(x)))):
             return True
         return g.dims(x)[-1:] == g.dims(n)[-1:] and _is_doubled(g, x, interleaved, steps - 1)
-    if op.name == "Expand" and g.dims(ins[0])[-1:] == g.dims(n)[-1:]:
+    if isinstance(op, Expand) and g.dims(ins[0])[-1:] == g.dims(n)[-1:]:
         return _is_doubled(g, ins[0], interleaved, steps - 1)
-    part = g.split(n) if op.name == "Binary" else None
+    part = g.split(n) if isinstance(op, Binary) else None
     return part is not None and _is_doubled(g, part[0], interleaved, steps - 1)
 
 
@@ -276,7 +290,7 @@ def shared_tables(g: Draft, ropes: list[NodeId | None], head_dim: int) -> tuple[
 # --- rules --------------------------------------------------------------------------------------------
 
 
-@rule(anchors=("Binary", "Concat", "Reshape"), group="rope", reasons=(
+@rule(anchors=(Binary, Concat, Reshape), group="rope", reasons=(
     Refusal.ROTATION, Refusal.LAYOUT, Refusal.SHARED, Refusal.OUTPUT, Refusal.DTYPE, Refusal.UNKNOWN_SHAPE))
 def rope(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """Rotary embedding from slices, signs and tables becomes one op, pairs in halves or interleaved, in part or whole.
@@ -284,14 +298,14 @@ def rope(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     Tables written twice side by side are halved; heads may stand before or after the positions.
     """
     op = g.op(n)
-    if op.name == "Binary":
-        found = _by_sum(g, n) if op.kind == "add" else None  # type: ignore[attr-defined]
-    elif op.name == "Concat" and last_axis(g, n, op.axis):  # type: ignore[attr-defined]
+    if isinstance(op, Binary):
+        found = _by_sum(g, n) if op.kind == "add" else None
+    elif isinstance(op, Concat) and last_axis(g, n, op.axis):
         part = _rest_kept(g, n)
         if part is not None:
             return part
         found = _by_halves(g, n)
-    elif op.name == "Reshape" and g.op(g.inputs(n)[0]).name == "Concat":
+    elif isinstance(op, Reshape) and isinstance(g.op(g.inputs(n)[0]), Concat):
         found = _by_halves(g, n)
     else:
         return None
@@ -304,7 +318,7 @@ def rope(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 
 def _rewritten(g: Draft, rot: _Rotation, limits: Limits) -> Outcome:
     x, dtype = rot.x, g.dtype(rot.x)
-    if dtype not in limits.dtypes:
+    if dtype not in limits.profile.dtypes:
         return Refused(Refusal.DTYPE, x, facts=(("dtype", str(dtype)),))
     width = rot.n_rot if rot.doubled else rot.n_rot // 2
     places = [_positions(g, t, x, width) for t in (rot.cos, rot.sin)]
@@ -355,14 +369,14 @@ def _rest_kept(g: Draft, n: NodeId) -> Outcome:
     if len(ins) != 2:
         return None
     turned, members = ins[0], [ins[0]]
-    if g.op(turned).name == "Reshape":
+    if isinstance(g.op(turned), Reshape):
         turned = g.inputs(turned)[0]
         members.append(turned)
     op, rest = g.op(turned), g.op(ins[1])
     if not isinstance(op, Rope) or not isinstance(rest, Narrow) or op.head_dim != g.dims(ins[0])[-1]:
         return None
     cut, x = g.inputs(turned)[0], g.inputs(ins[1])[0]
-    if g.op(cut).name == "Reshape":
+    if isinstance(g.op(cut), Reshape):
         members.append(cut)
         cut = g.inputs(cut)[0]
     first = g.op(cut)
@@ -384,7 +398,7 @@ def _rest_kept(g: Draft, n: NodeId) -> Outcome:
     return r.replace(n, r.reshape(y, g.shape(x).dims)).note(n_rot=op.n_rot)
 
 
-@rule(anchors=("Concat",), group="rope", reasons=(Refusal.SHARED, Refusal.OUTPUT))
+@rule(anchors=(Concat,), group="rope", reasons=(Refusal.SHARED, Refusal.OUTPUT))
 def kv_append(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     """A cache's first rows with new ones behind them, as long as the cache, become new rows written into the cache.
 
@@ -399,7 +413,7 @@ def kv_append(g: Draft, n: NodeId, limits: Limits) -> Outcome:
     axis, past = op.axis % g.shape(n).rank, ins[0]
     cut = g.op(past)
     cache = g.inputs(past)[0] if isinstance(cut, Narrow) else past
-    if g.op(cache).name != "Input" or g.op(ins[1]).name == "Input":
+    if not isinstance(g.op(cache), Input) or isinstance(g.op(ins[1]), Input):
         return None
     if not isinstance(cut, Narrow) or cut.axis % g.shape(n).rank != axis or cut.start != 0 or g.dims(cache) != g.dims(n):
         return Refused(Refusal.SHAPE, cache, facts=(("cache", str(g.shape(cache))), ("result", str(g.shape(n)))))

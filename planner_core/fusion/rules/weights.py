@@ -17,18 +17,23 @@ from planner_core.fusion.rules.cleanup import same_shape
 from planner_core.fusion.rules.rope import shared_tables
 from planner_core.ir import Array, DType, NodeId
 from planner_core.ir.ops import (
+    Activation,
     Attention,
+    Binary,
+    Constant,
     DequantMatMul,
     FusedAttentionBlock,
     FusedMatMulBiasAct,
     GeGLU,
+    MatMul,
+    Param,
+    Reshape,
     Rope,
     SwiGLU,
     TransposedMatMul,
 )
-from planner_core.ir.ops.matmul import MatMul
 
-_PRODUCTS = frozenset({"MatMul", "FusedMatMulBiasAct", "DequantMatMul", "TransposedMatMul"})
+_PRODUCTS = (MatMul, FusedMatMulBiasAct, DequantMatMul, TransposedMatMul)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class _Product:
 def _product(g: Draft, n: NodeId) -> _Product | None:
     """The node as a product by a matrix, without an activation."""
     op, ins = g.op(n), g.inputs(n)
-    if op.name not in _PRODUCTS or (g.shape(ins[1]).rank != 2 and not isinstance(op, DequantMatMul)):
+    if not isinstance(op, _PRODUCTS) or (g.shape(ins[1]).rank != 2 and not isinstance(op, DequantMatMul)):
         return None
     if isinstance(op, FusedMatMulBiasAct):
         return None if op.activation else _Product(n, ins[0], ins[1], ins[2], False)
@@ -65,7 +70,7 @@ def _alike(g: Draft, ps: list[_Product]) -> Refused | None:
             return Refused(Refusal.LAYOUT, p.node)
     for p in ps:
         for leaf in (p.w, *(() if p.bias is None else (p.bias,))):
-            if g.op(leaf).name != "Param":
+            if not isinstance(g.op(leaf), Param):
                 return Refused(Refusal.NOT_CONSTANT, leaf)
             if g.name(leaf) not in g.weights:
                 return Refused(Refusal.NO_DATA, leaf, facts=(("param", g.name(leaf)),))
@@ -103,7 +108,7 @@ def _joined(r: Rewrite, g: Draft, ps: list[_Product]) -> NodeId:
 _GATES = {"silu": SwiGLU(), "gelu": GeGLU(), "gelu_approx": GeGLU(approximate=True)}
 
 
-@rule(anchors=("Binary",), group="weights",
+@rule(anchors=(Binary,), group="weights",
       reasons=(Refusal.NO_DATA, Refusal.SHARED, Refusal.OUTPUT, Refusal.NOT_CONSTANT, Refusal.LAYOUT, Refusal.QUANTISATION,
                Refusal.DTYPE, Refusal.COMMAND_PASS))
 def concat_gate_up(g: Draft, n: NodeId, limits: Limits) -> Outcome:
@@ -120,7 +125,7 @@ def concat_gate_up(g: Draft, n: NodeId, limits: Limits) -> Outcome:
         pg = _product(g, gate) or _ungated(g, gate)
         if pg is None or not same_shape(g.shape(gate), g.shape(up)) or pg.node == pu.node:
             continue
-        if g.dtype(n) not in limits.dtypes:
+        if g.dtype(n) not in limits.profile.dtypes:
             return Refused(Refusal.DTYPE, n, facts=(("dtype", str(g.dtype(n))),))
         if not limits.decode_forms and isinstance(g.op(up), DequantMatMul) and all(d == 1 for d in g.dims(n)[:-1]):
             return Refused(Refusal.COMMAND_PASS, n)
@@ -137,7 +142,7 @@ def concat_gate_up(g: Draft, n: NodeId, limits: Limits) -> Outcome:
 def _gate(g: Draft, act: NodeId) -> tuple[NodeId | None, str]:
     """(what the activation reads, its kind); a product that applies it itself is its own gate."""
     op = g.op(act)
-    if op.name == "Activation" and g.kind(act) in _GATES:
+    if isinstance(op, Activation) and g.kind(act) in _GATES:
         return g.inputs(act)[0], g.kind(act)
     if isinstance(op, FusedMatMulBiasAct) and op.activation in _GATES:
         return act, op.activation
@@ -150,14 +155,14 @@ def _ungated(g: Draft, n: NodeId) -> _Product | None:
     if not isinstance(op, FusedMatMulBiasAct) or g.shape(g.inputs(n)[1]).rank != 2:
         return None
     x, w, bias = g.inputs(n)
-    zero = g.op(bias).name == "Constant" and g.scalar(bias) == 0
+    zero = isinstance(g.op(bias), Constant) and g.scalar(bias) == 0
     return _Product(n, x, w, None if zero else bias, False)
 
 
 # --- query, key, value --------------------------------------------------------------------------------
 
 
-@rule(anchors=("Attention",), group="weights",
+@rule(anchors=(Attention,), group="weights",
       reasons=(Refusal.NO_DATA, Refusal.SHARED, Refusal.OUTPUT, Refusal.NOT_CONSTANT, Refusal.LAYOUT, Refusal.QUANTISATION,
                Refusal.HEADS, Refusal.MASK, Refusal.ROTATION, Refusal.SAVES_NOTHING, Refusal.DTYPE))
 def concat_qkv(g: Draft, n: NodeId, limits: Limits) -> Outcome:
@@ -208,7 +213,7 @@ def _traced(g: Draft, n: NodeId) -> tuple[NodeId, NodeId | None, list[NodeId]]:
     while len(between) < 4:
         between.append(n)
         op = g.op(n)
-        if op.name == "Reshape" or (isinstance(op, Rope) and rope is None):
+        if isinstance(op, Reshape) or (isinstance(op, Rope) and rope is None):
             rope = n if isinstance(op, Rope) else rope
             n = g.inputs(n)[0]
         else:

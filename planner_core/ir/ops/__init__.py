@@ -1,5 +1,6 @@
 """The op declarations, one module a family; importing this package fills the registry."""
 
+from planner_core.ir.boundary import Constant, Input, Param, Result
 from planner_core.ir.ops.adaln import AdaLayerNorm, GatedResidual
 from planner_core.ir.ops.attention import Attention, Rope, Softmax, SwiGLU
 from planner_core.ir.ops.attention_backward import AttentionBackward, RopeBackward, RopeTableBackward
@@ -20,7 +21,6 @@ from planner_core.ir.ops.backward import (
     SoftmaxBackward,
     SwiGLUBackward,
 )
-from planner_core.ir.ops.boundary import Constant, Input, Param, Result
 from planner_core.ir.ops.control import Custom, If, Loop, Scan
 from planner_core.ir.ops.conv import (
     Conv,

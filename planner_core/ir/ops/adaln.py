@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads
@@ -21,7 +22,7 @@ def _modulated(what: str, x: Shape, *modulations: Shape) -> None:
             raise GraphError(f"{what}: x {x} and modulation {m}: dtypes differ, cast one of them")
 
 
-@op(family="norm", operands="x scale shift")
+@op(family="norm", operands="x scale shift", rows=rows.along_last_axis)
 class AdaLayerNorm(Op):
     """``norm(x) · (1 + scale) + shift`` with one scale and shift a sequence (Peebles & Xie 2022, adaLN).
 
@@ -50,7 +51,7 @@ class AdaLayerNorm(Op):
                 g.ada_layer_norm_backward(x, scale, dy, wrt="scale", **how), g.reduce_sum(dy, axes=(1,)))
 
 
-@op(family="norm", operands="x y gate")
+@op(family="norm", operands="x y gate", rows=rows.aligned)
 class GatedResidual(Op):
     """``x + gate · y`` with one gate vector a sequence (Peebles & Xie 2022, adaLN-Zero)."""
 

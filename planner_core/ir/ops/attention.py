@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, attributes, op
 from planner_core.ir.ops.adjoint import Grads, reshaped, unbroadcast
@@ -17,7 +18,7 @@ MASKS = ("none", "causal", "custom", "bias", "sliding_window")
 """Mask kinds in the command list's order 0–4."""
 
 
-@op(family="attention", operands="q k v mask?")
+@op(family="attention", operands="q k v mask?", rows=rows.attends)
 class Attention(Op):
     """``softmax(q kᵀ · scale + mask) v`` per head; ``score_scale`` 0 = 1/√d, ``softcap`` 0 = off.
 
@@ -119,7 +120,7 @@ def table_rows(t: Array, x: tuple[int, ...]) -> Array:
     return t[..., None, :] if t.ndim > 2 else t[: x[-2] if len(x) > 1 else 1, None]
 
 
-@op(family="attention", operands="x cos sin")
+@op(family="attention", operands="x cos sin", rows=rows.rotates)
 class Rope(Op):
     """Rotary embedding of the first ``n_rot`` of each head's ``head_dim`` (Su et al. 2021).
 
@@ -168,7 +169,7 @@ class Rope(Op):
         return g.rope_backward(dy, cos, sin, **how), *tables
 
 
-@op(family="attention", operands="x")
+@op(family="attention", operands="x", rows=rows.along_one_axis)
 class Softmax(Op):
     """``exp(x - max) / sum`` along an axis."""
 
@@ -189,7 +190,7 @@ class Softmax(Op):
         return (g.softmax_backward(node, dy, axis=self.axis),)
 
 
-@op(family="attention", operands="x")
+@op(family="attention", operands="x", rows=rows.along_last_axis)
 class SwiGLU(Op):
     """One packed row ``[.., 2n]`` to ``up * silu(gate)`` ``[.., n]``, gate first or second."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.attention import SwiGLU
 from planner_core.ir.ops.elementwise import _erf, _sigmoid
@@ -73,7 +74,7 @@ SLOPE: dict[str, Callable[[Array, float, float], Array]] = {
 here (floor, ceil, round, sign, not) are flat: no gradient flows through them."""
 
 
-@op(family="backward", operands="x dy")
+@op(family="backward", operands="x dy", rows=rows.aligned)
 class ActivationBackward(Op):
     """``dy · kind'(x)`` per element; x is the activation's operand, dy and the result have its shape.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from planner_core.errors import GraphError
 from planner_core.ir.op import Op, op
 from planner_core.ir.shape import Shape
+from planner_core.ir.traits import Trait
 
 if TYPE_CHECKING:
     from planner_core.ir.graph import Graph
@@ -20,7 +21,7 @@ def _fit(op: str, body: Graph, first: int, given: tuple[Shape, ...], of: str = "
             raise GraphError(f"{op} {of} {x}: wanted {want}, as input {body[i].name!r} of body {body.name!r}")
 
 
-@op(family="control", operands="cond captured*")
+@op(family="control", operands="cond captured*", traits=(Trait.STATEFUL, Trait.MANY_RESULTS))
 class If(Op):
     """One of two bodies. Their ``Input``s are the captured operands in order; output i is theirs, further
     outputs are ``Result`` nodes. Planned as scratch of the larger body's arena."""
@@ -39,8 +40,12 @@ class If(Op):
     def bodies(self) -> tuple[Graph, ...]:
         return (self.then_body, self.else_body)
 
+    @property
+    def body_names(self) -> tuple[str, ...]:
+        return ("then", "else")
 
-@op(family="control", operands="operands*")
+
+@op(family="control", operands="operands*", traits=(Trait.STATEFUL, Trait.MANY_RESULTS))
 class Loop(Op):
     """ONNX Loop: operands are trip count, condition, ``carried`` states, then captures.
 
@@ -60,8 +65,12 @@ class Loop(Op):
     def bodies(self) -> tuple[Graph, ...]:
         return (self.body,)
 
+    @property
+    def body_inputs(self) -> int:
+        return 2 + self.carried
 
-@op(family="control", operands="operands*")
+
+@op(family="control", operands="operands*", traits=(Trait.STATEFUL, Trait.MANY_RESULTS))
 class Scan(Op):
     """ONNX Scan: operands are ``carried`` states, scanned sequences, then captures; the body sees one slice
     of each sequence; outputs are the final states, then the stacked scan outputs.
@@ -103,8 +112,12 @@ class Scan(Op):
     def bodies(self) -> tuple[Graph, ...]:
         return (self.body,)
 
+    @property
+    def body_inputs(self) -> int:
+        return self.carried + self.scanned
 
-@op(family="custom", operands="operands*")
+
+@op(family="custom", operands="operands*", traits=(Trait.STATEFUL, Trait.MANY_RESULTS))
 class Custom(Op):
     """An op by name, opaque to the planner: its output ``shape`` is declared, its kernel (if any) is
     registered with the runtime. ``onnx.*`` names are ops that the importer kept as they were; ``attrs`` is

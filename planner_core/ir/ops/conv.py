@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, channel_sum, refuse
@@ -17,6 +18,7 @@ from planner_core.ir.ops.elementwise import ACTIVATION, FLAT
 from planner_core.ir.ops.reduce import Reduce, identity
 from planner_core.ir.ops.structure import shifted
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, dim
+from planner_core.ir.traits import Trait
 
 
 def conv_extent(what: str, n: Dim, k: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False) -> Dim:
@@ -84,7 +86,7 @@ def _conv_gradient(o: Conv | Conv3d | FusedConvBiasAct, g: Graph, x: NodeId, w: 
             g.conv_backward_weight(x, dy, **how, dims=g[w].shape.dims))
 
 
-@op(family="conv", operands="x w")
+@op(family="conv", operands="x w", traits=(Trait.PRODUCT,), rows=rows.images)
 class Conv(Op):
     """1-D or 2-D convolution; pads are all begins, then all ends. FLOPs: 2·out·C_in/groups·window."""
 
@@ -108,7 +110,7 @@ class Conv(Op):
         return _conv_gradient(self, g, inputs[0], inputs[1], dy)
 
 
-@op(family="conv", operands="x w")
+@op(family="conv", operands="x w", traits=(Trait.PRODUCT,))
 class Conv3d(Op):
     """3-D convolution (NCDHW)."""
 
@@ -132,7 +134,7 @@ class Conv3d(Op):
         return _conv_gradient(self, g, inputs[0], inputs[1], dy)
 
 
-@op(family="conv", operands="x w bias residual?")
+@op(family="conv", operands="x w bias residual?", traits=(Trait.PRODUCT,), rows=rows.images)
 class FusedConvBiasAct(Op):
     """``activation(conv(x, w) + bias (+ residual))`` in 1-D, 2-D or 3-D; activation "" = none.
 
@@ -180,7 +182,7 @@ class FusedConvBiasAct(Op):
         return *_conv_gradient(self, g, x, w, dy), channel_sum(g, dy), *(dy for _ in residual)
 
 
-@op(family="conv", operands="x w")
+@op(family="conv", operands="x w", traits=(Trait.PRODUCT,))
 class ConvTranspose2d(Op):
     """Transposed 2-D convolution, weight ``[C_in, C_out/groups, kh, kw]`` (PyTorch, ONNX).
 
@@ -229,7 +231,7 @@ class ConvTranspose2d(Op):
         return g.conv(dy, w, **like), g.conv_backward_weight(dy, x, **like, dims=g[w].shape.dims)
 
 
-@op(family="conv", operands="x")
+@op(family="conv", operands="x", rows=rows.images)
 class Pool2D(Op):
     """Windows of max or mean over H and W; padding counts in the mean only with ``count_include_pad``."""
 
@@ -281,7 +283,7 @@ class Pool2D(Op):
                                        dims=g[inputs[0]].shape.dims),)
 
 
-@op(family="conv", operands="x")
+@op(family="conv", operands="x", rows=rows.images)
 class GlobalPool(Op):
     """max or mean over all spatial axes, kept with extent 1."""
 

@@ -8,11 +8,13 @@ from collections.abc import Callable
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.dtype import DType
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, scalar, unbroadcast
 from planner_core.ir.shape import Shape, broadcast_dims
+from planner_core.ir.traits import Trait
 
 
 def _int_div(a: Array, b: Array) -> Array:
@@ -45,6 +47,8 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
 }
 """Binary kinds with their formula; the first seven are the command list's sub-ops 0–6 in order."""
 
+IN_PLACE_BINARIES = frozenset({"add", "sub", "mul", "div", "max", "min"})
+"""Kinds that every backend computes element by element, each read before it is written."""
 COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal,
@@ -103,11 +107,15 @@ _WITH_ALPHA = {"leaky_relu", "elu", "hardsigmoid", "clip"}
 
 
 @op(family="elementwise", operands="a b", builders={k if k not in ("and", "or", "xor") else f"logical_{k}":
-                                                    {"kind": k} for k in BINARY})
+                                                    {"kind": k} for k in BINARY}, traits=(Trait.STATIC,), rows=rows.aligned)
 class Binary(Op):
     """``a kind b`` with broadcasting; both operands have one dtype."""
 
     kind: str
+
+    @property
+    def by_element(self) -> bool:
+        return self.kind in IN_PLACE_BINARIES
 
     def infer(self, a: Shape, b: Shape, *_: Shape) -> Shape:
         if self.kind not in BINARY:
@@ -155,7 +163,7 @@ class Binary(Op):
         return unbroadcast(g, da, g[a].shape), unbroadcast(g, db, g[b].shape)
 
 
-@op(family="elementwise", operands="a b", builders={k: {"kind": k} for k in COMPARE})
+@op(family="elementwise", operands="a b", builders={k: {"kind": k} for k in COMPARE}, rows=rows.aligned)
 class Compare(Op):
     """``a kind b`` as bool, with broadcasting."""
 
@@ -178,7 +186,7 @@ class Compare(Op):
         return None, None
 
 
-@op(family="elementwise", operands="cond on_true on_false")
+@op(family="elementwise", operands="cond on_true on_false", traits=(Trait.STATIC,), rows=rows.aligned)
 class Where(Op):
     """``on_true`` where ``cond`` holds, else ``on_false``."""
 
@@ -197,7 +205,7 @@ class Where(Op):
                 unbroadcast(g, g.where(cond, zero, dy), g[f].shape))
 
 
-@op(family="elementwise", operands="a b c")
+@op(family="elementwise", operands="a b c", traits=(Trait.STATIC,), rows=rows.aligned)
 class Fma(Op):
     """``a * b + c`` with broadcasting."""
 
@@ -217,7 +225,7 @@ class Fma(Op):
 
 
 @op(family="elementwise", operands="x", builders={k if k != "not" else "logical_not": {"kind": k}
-                                                  for k in ACTIVATION})
+                                                  for k in ACTIVATION}, traits=(Trait.STATIC,), rows=rows.aligned)
 class Activation(Op):
     """``kind(x)`` per element. ``alpha``, ``beta``: slope of leaky_relu and elu, line of hardsigmoid,
     bounds of clip."""
@@ -225,6 +233,10 @@ class Activation(Op):
     kind: str
     alpha: float = 0.0
     beta: float = 0.0
+
+    @property
+    def by_element(self) -> bool:
+        return True
 
     def infer(self, x: Shape, *_: Shape) -> Shape:
         if self.kind not in ACTIVATION:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.dtype import DType
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
@@ -28,6 +29,7 @@ from planner_core.ir.ops.region import (
     region_text,
 )
 from planner_core.ir.shape import Dim, Shape, dim
+from planner_core.ir.traits import Trait
 
 __all__ = [
     "REGION_STEP", "BatchElementwiseRegion", "DepthwiseConv1dBsc", "DequantMatMulBlocked", "ElementwiseRegion",
@@ -49,7 +51,7 @@ def _equal(what: str, a: Shape, b: Shape) -> None:
 # --- products -----------------------------------------------------------------------------------------
 
 
-@op(family="matmul", operands="a w bias")
+@op(family="matmul", operands="a w bias", traits=(Trait.PRODUCT,), rows=rows.product)
 class FusedMatMulBiasAct(Op):
     """``act(a @ w + bias)``; a ``[.., k]``, w ``[k, n]``, bias ``[n]``; activation "" = none.
 
@@ -84,7 +86,7 @@ class FusedMatMulBiasAct(Op):
         return *MatMul().gradient(g, node, inputs[:2], dy), unbroadcast(g, dy, g[inputs[2]].shape)
 
 
-@op(family="matmul", operands="x w_q scale zero_point?")
+@op(family="matmul", operands="x w_q scale zero_point?", rows=rows.product)
 class DequantMatMulBlocked(Op):
     """``x[.., k] @ ((w_q - zero_point) · scale)ᵀ`` with one scale, and perhaps one zero point, a block of a row.
 
@@ -134,7 +136,7 @@ class DequantMatMulBlocked(Op):
 # --- norms --------------------------------------------------------------------------------------------
 
 
-@op(family="norm", operands="x residual gamma beta bias?")
+@op(family="norm", operands="x residual gamma beta bias?", rows=rows.along_last_axis)
 class ResidualLayerNorm(Op):
     """``LayerNorm(x + residual (+ bias)) · gamma + beta`` over the last axis; x and residual ``[.., h]``, the rest ``[h]``."""
 
@@ -165,7 +167,7 @@ class ResidualLayerNorm(Op):
                 *(unbroadcast(g, dx, g[b].shape) for b in bias))
 
 
-@op(family="norm", operands="x residual gamma more*")
+@op(family="norm", operands="x residual gamma more*", rows=rows.along_last_axis)
 class ResidualRmsNorm(Op):
     """``RmsNorm(x + residual (+ bias)) · gamma (+ beta)`` over the last axis; x and residual ``[.., h]``, the rest ``[h]``.
 
@@ -207,7 +209,7 @@ class ResidualRmsNorm(Op):
                 *((g.rms_norm_backward_beta(dy),) if self.has_beta else ()))
 
 
-@op(family="norm", operands="x gamma z beta?")
+@op(family="norm", operands="x gamma z beta?", rows=rows.along_last_axis)
 class RmsNormMulSilu(Op):
     """``(RmsNorm(x) · gamma (+ beta)) · silu(z)`` over the last axis; x and z ``[.., h]`` (gated norm of Mamba 2)."""
 
@@ -233,7 +235,7 @@ class RmsNormMulSilu(Op):
                 g.activation_backward(z, g.mul(dy, normed), kind="silu"), *(g.rms_norm_backward_beta(dn) for _ in beta))
 
 
-@op(family="norm", operands="x gamma beta")
+@op(family="norm", operands="x gamma beta", rows=rows.images)
 class GroupNorm(Op):
     """``(x - mean) / sqrt(var + eps) · gamma + beta``, moments over each of ``groups`` runs of channels and all of space
     (Wu & He 2018); x ``[N, C, ..]``, gamma and beta ``[C]``."""
@@ -273,7 +275,7 @@ class GroupNorm(Op):
 # --- gated halves, short convolution ------------------------------------------------------------------
 
 
-@op(family="attention", operands="x", builders={"geglu": {}})
+@op(family="attention", operands="x", builders={"geglu": {}}, rows=rows.along_last_axis)
 class GeGLU(Op):
     """One packed row ``[.., 2n]`` to ``up · gelu(gate)`` ``[.., n]``, gate first or second (Shazeer 2020).
 
@@ -312,7 +314,7 @@ class GeGLU(Op):
         return (g.concat(*((d_gate, d_up) if self.gate_first else (d_up, d_gate)), axis=axis),)
 
 
-@op(family="conv", operands="x w", builders={"depthwise_conv1d_bsc": {}})
+@op(family="conv", operands="x w", builders={"depthwise_conv1d_bsc": {}}, traits=(Trait.PRODUCT,), rows=rows.images)
 class DepthwiseConv1dBsc(Op):
     """``y[b, s, c] = Σ_t x[b, s + t, c] · w[c, 0, t]``, perhaps silu of it; x ``[B, W, C]``, w ``[C, 1, k]``, y
     ``[B, W - k + 1, C]`` (the short convolution of Mamba and gated delta nets; the caller pads)."""
@@ -352,7 +354,7 @@ class DepthwiseConv1dBsc(Op):
 # --- packed attention ---------------------------------------------------------------------------------
 
 
-@op(family="attention", operands="qkv more*")
+@op(family="attention", operands="qkv more*", rows=rows.packed_attention)
 class FusedAttentionBlock(Op):
     """Attention over one packed row: q, k, v = thirds of ``qkv``, RoPE on q and k, then ``softmax(q kᵀ · scale + mask) v``.
 

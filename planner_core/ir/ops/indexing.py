@@ -7,11 +7,13 @@ import math
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, refuse, zeros
 from planner_core.ir.ops.operands import wanted
 from planner_core.ir.shape import Shape
+from planner_core.ir.traits import Trait
 
 
 def _wrap(idx: Array, extent: int) -> Array:
@@ -19,7 +21,7 @@ def _wrap(idx: Array, extent: int) -> Array:
     return np.where(idx < 0, idx + extent, idx)
 
 
-@op(family="indexing", operands="x indices")
+@op(family="indexing", operands="x indices", traits=(Trait.HOST_INDEXING,), rows=rows.gathers)
 class Gather(Op):
     """``x`` taken at ``indices`` along ``axis``: dims before, then the indices' dims, then dims after."""
 
@@ -46,7 +48,7 @@ def _within(op: str, x: Shape, idx: Shape, axis: int) -> None:
             raise GraphError(f"{op} indices {idx}: axis {i} is longer than that of x {x}; only axis {axis} may be")
 
 
-@op(family="indexing", operands="x indices")
+@op(family="indexing", operands="x indices", traits=(Trait.HOST_INDEXING,))
 class GatherElements(Op):
     """``out[i][j] = x[idx[i][j]][j]`` for axis 0, likewise elsewhere."""
 
@@ -76,7 +78,7 @@ def _depth(op: str, x: Shape, idx: Shape) -> int:
     return depth
 
 
-@op(family="indexing", operands="x indices")
+@op(family="indexing", operands="x indices", traits=(Trait.HOST_INDEXING,))
 class GatherNd(Op):
     """The last axis of ``indices`` holds leading coordinates of ``x``."""
 
@@ -88,7 +90,7 @@ class GatherNd(Op):
         return np.asarray(x[tuple(_wrap(idx[..., i], x.shape[i]) for i in range(idx.shape[-1]))])
 
 
-@op(family="indexing", operands="x indices updates")
+@op(family="indexing", operands="x indices updates", traits=(Trait.HOST_INDEXING,))
 class ScatterNd(Op):
     """``x`` with ``updates`` written at the coordinates in the last axis of ``indices``."""
 
@@ -107,7 +109,7 @@ class ScatterNd(Op):
         return g.scatter_nd(dy, idx, zeros(g, g[updates].shape)), None, g.gather_nd(dy, idx)
 
 
-@op(family="indexing", operands="x indices updates")
+@op(family="indexing", operands="x indices updates", traits=(Trait.HOST_INDEXING,))
 class ScatterElements(Op):
     """``x`` with ``updates`` written (or reduced: add, mul, max, min) at ``indices`` along an axis."""
 

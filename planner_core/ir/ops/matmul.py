@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.dtype import DType, QuantScheme
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
@@ -14,9 +15,10 @@ from planner_core.ir.ops.adjoint import Grads, reshaped, swapped, unbroadcast
 from planner_core.ir.ops.operands import wanted
 from planner_core.ir.packed import dequantize
 from planner_core.ir.shape import Shape, broadcast_dims, dim
+from planner_core.ir.traits import Trait
 
 
-@op(family="matmul", operands="a b", builders={"mm": {}})
+@op(family="matmul", operands="a b", builders={"mm": {}}, traits=(Trait.PRODUCT,), rows=rows.product)
 class MatMul(Op):
     """``a @ b`` as NumPy's matmul: last two axes multiply, the others broadcast. FLOPs: 2·M·K·N·batch."""
 
@@ -65,7 +67,7 @@ def _grouped(x: Shape, k: int | None, n: int, what: str) -> Shape:
     return x.with_dims((x.dims[0], n))
 
 
-@op(family="matmul", operands="x w expert_idx")
+@op(family="matmul", operands="x w expert_idx", traits=(Trait.PRODUCT,), rows=rows.grouped)
 class GroupedMatMul(Op):
     """Row i: ``x[i] @ w[expert_idx[i]]``; x ``[m,k]``, w ``[experts,k,n]``, idx ``[m]``."""
 
@@ -96,7 +98,7 @@ def _check_packed(w: Shape, rows: int, k: int, scheme: QuantScheme, what: str) -
         raise GraphError(f"{what}: {w} holds {w.numel} bytes; {scheme} with k={k}, {rows} rows wants {want}")
 
 
-@op(family="matmul", operands="x w_packed")
+@op(family="matmul", operands="x w_packed", rows=rows.product)
 class DequantMatMul(Op):
     """``x[.., k] @ dequant(w)ᵀ`` with w ``n`` packed rows of ``k`` elements (GGUF's layout)."""
 
@@ -136,7 +138,7 @@ class Dequantize(Op):
         return 2 * out.numel
 
 
-@op(family="matmul", operands="x w_packed expert_idx")
+@op(family="matmul", operands="x w_packed expert_idx", rows=rows.grouped)
 class DequantGroupedMatMul(Op):
     """``GroupedMatMul`` over packed expert weights: ``experts`` × ``n`` packed rows of ``k`` elements."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.dtype import DType
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.shape import Shape
@@ -20,7 +21,7 @@ def _product(what: str, x: Shape, w: Shape, k: int | None, unit: str) -> Shape:
     return x.with_dims((*x.dims[:-1], w.dims[0]))
 
 
-@op(family="matmul", operands="x w_q scale")
+@op(family="matmul", operands="x w_q scale", rows=rows.product)
 class DequantMatMulFp8(Op):
     """``x[.., k] @ (w_q · scale)ᵀ``; w_q f8e4m3 or f8e5m2 ``[n, k]``, scale ``[n]`` or ``[1]`` (OCP FP8)."""
 
@@ -38,7 +39,7 @@ class DequantMatMulFp8(Op):
         return 2 * out.numel * (x.dims[-1].value or 0)
 
 
-@op(family="matmul", operands="x w_q scale global_scale")
+@op(family="matmul", operands="x w_q scale global_scale", rows=rows.product)
 class DequantMatMulNvfp4(Op):
     """``x[.., k] @ (w · scale · global_scale)ᵀ``, w in E2M1, two codes a byte, low nibble first: w_q u8 ``[n, k/2]``; scale
     f8e4m3 ``[n, k/16]``, one a block of 16; global_scale ``[1]`` (NVIDIA's NVFP4)."""

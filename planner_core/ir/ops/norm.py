@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, channel_last, channel_sum, per_channel, scalar
 from planner_core.ir.ops.operands import wanted
 from planner_core.ir.shape import Shape
+from planner_core.ir.traits import Trait
 
 
 def _vector(x: Shape, axis: int, *vectors: Shape) -> Shape:
@@ -21,7 +23,7 @@ def _vector(x: Shape, axis: int, *vectors: Shape) -> Shape:
     return x
 
 
-@op(family="norm", operands="x gamma beta")
+@op(family="norm", operands="x gamma beta", rows=rows.along_last_axis)
 class LayerNorm(Op):
     """``(x - mean) / sqrt(var + eps) * gamma + beta`` over the last axis (Ba et al. 2016)."""
 
@@ -43,7 +45,7 @@ class LayerNorm(Op):
                 g.layer_norm_backward_gamma(x, dy, eps=self.eps), g.layer_norm_backward_beta(dy))
 
 
-@op(family="norm", operands="x gamma beta")
+@op(family="norm", operands="x gamma beta", rows=rows.images)
 class LayerNorm2d(Op):
     """LayerNorm over C at each pixel of NCHW."""
 
@@ -67,7 +69,7 @@ class LayerNorm2d(Op):
                 g.layer_norm_backward_beta(dy))
 
 
-@op(family="norm", operands="x gamma beta?")
+@op(family="norm", operands="x gamma beta?", rows=rows.along_last_axis)
 class RmsNorm(Op):
     """``x / sqrt(mean(x²) + eps) * gamma (+ beta)`` over the last axis (Zhang & Sennrich 2019)."""
 
@@ -89,7 +91,7 @@ class RmsNorm(Op):
                 *(g.rms_norm_backward_beta(dy) for _ in beta))
 
 
-@op(family="norm", operands="x gamma beta mean var")
+@op(family="norm", operands="x gamma beta mean var", rows=rows.images)
 class BatchNorm(Op):
     """Inference form over axis 1: ``(x - mean) / sqrt(var + eps) * gamma + beta``."""
 
@@ -118,7 +120,7 @@ class BatchNorm(Op):
         return g.mul(dy, per_channel(g, scale, rank)), d_gamma, d_beta, g.neg(g.mul(d_beta, scale)), d_var
 
 
-@op(family="norm", operands="x dy")
+@op(family="norm", operands="x dy", traits=(Trait.HOST_INDEXING,))
 class LayerNormBackwardGamma(Op):
     """Gradient of LayerNorm's gamma: ``sum over rows of dy * (x - mean) / sqrt(var + eps)``, ``[h]``."""
 

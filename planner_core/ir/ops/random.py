@@ -9,6 +9,7 @@ from planner_core.ir.dtype import DType
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.philox import key_words, normal, uniform
 from planner_core.ir.shape import Shape
+from planner_core.ir.traits import Trait
 
 
 def _float(what: str, shape: Shape) -> Shape:
@@ -17,7 +18,7 @@ def _float(what: str, shape: Shape) -> Shape:
     return shape
 
 
-@op(family="random")
+@op(family="random", traits=(Trait.STATEFUL,))
 class RngNormal(Op):
     """``mean + scale · z``, z standard normal; element i from ``(key, op_seed, i)``."""
 
@@ -38,7 +39,7 @@ class RngNormal(Op):
         return 8 * out.numel
 
 
-@op(family="random")
+@op(family="random", traits=(Trait.STATEFUL,))
 class RngUniform(Op):
     """Uniform in ``[low, high)``; element i from ``(key, op_seed, i)``."""
 
@@ -61,7 +62,7 @@ class RngUniform(Op):
         return 2 * out.numel
 
 
-@op(family="random", operands="logits")
+@op(family="random", operands="logits", traits=(Trait.STATEFUL,))
 class Sample(Op):
     """One token a row of logits ``[.., vocab]``, as i64 ``[..]``: softmax of ``logits / temperature`` over the ``top_k``
     largest, then the fewest of these whose probability reaches ``top_p``, drawn by the row's number of stream ``seed``.

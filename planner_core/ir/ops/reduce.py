@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.dtype import DType
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
@@ -29,7 +30,7 @@ def identity(kind: str, dtype: np.dtype[Any]) -> Any:
     return -np.inf if kind == "max" else np.inf
 
 
-@op(family="reduce", operands="x", builders={f"reduce_{k}": {"kind": k} for k in REDUCE})
+@op(family="reduce", operands="x", builders={f"reduce_{k}": {"kind": k} for k in REDUCE}, rows=rows.along_axes)
 class Reduce(Op):
     """sum, mean, max, min or prod over ``axes``, which are dropped or kept with extent 1. Of nothing: 0, NaN (an integer's
     mean: 0), the least, the greatest, 1."""
@@ -71,7 +72,7 @@ class Reduce(Op):
         return (g.where(here, spread(g, g.div(dy, ties), shape, self.axes), scalar(g, 0, dy)),)
 
 
-@op(family="reduce", operands="x", builders={"argmax": {"kind": "max"}, "argmin": {"kind": "min"}})
+@op(family="reduce", operands="x", builders={"argmax": {"kind": "max"}, "argmin": {"kind": "min"}}, rows=rows.reduces_one_axis)
 class ArgReduce(Op):
     """Index of the first max or min along an axis, as i64."""
 
@@ -95,7 +96,7 @@ class ArgReduce(Op):
         return (None,)
 
 
-@op(family="reduce", operands="x")
+@op(family="reduce", operands="x", rows=rows.along_last_axis)
 class TopK(Op):
     """The ``k`` largest (or smallest) along the last axis, in order: their indices (i64) or values."""
 
@@ -121,7 +122,7 @@ class TopK(Op):
         return (g.scatter_elements(zeros(g, g[x].shape), at, dy, axis=g[x].shape.rank - 1, reduction="add"),)
 
 
-@op(family="reduce", operands="x")
+@op(family="reduce", operands="x", rows=rows.along_last_axis)
 class Cumsum(Op):
     """Running sum along the last axis, inclusive or exclusive."""
 

@@ -11,8 +11,9 @@ import re
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.op import Array, Op, op
-from planner_core.ir.ops.elementwise import ACTIVATION, BINARY
+from planner_core.ir.ops.elementwise import ACTIVATION, BINARY, IN_PLACE_BINARIES
 from planner_core.ir.shape import Dim, Shape, broadcast_dims, dim
 
 __all__ = [
@@ -167,7 +168,7 @@ def _run(steps: tuple[Step, ...], xs: tuple[Array, ...]) -> Array:
     return done[-1]
 
 
-@op(family="elementwise", operands="xs*")
+@op(family="elementwise", operands="xs*", rows=rows.region)
 class ElementwiseRegion(Op):
     """The last of ``steps``, each an activation, cast or binary of inputs and earlier steps, per element.
 
@@ -190,6 +191,12 @@ class ElementwiseRegion(Op):
             n, c, h, w = xs[i].dims
             seen[i] = xs[i].with_dims((n, c, h * 2, w * 2))
         return seen
+
+    @property
+    def by_element(self) -> bool:
+        """A prologue reads through an upsample; the last step writes where its operands may lie."""
+        last = self.steps[-1]
+        return not self.prologue and (last[0] != BINARY_STEP or step_name(last) in IN_PLACE_BINARIES)
 
     def infer(self, *xs: Shape) -> Shape:
         _check_steps("ElementwiseRegion", self.steps, len(xs))

@@ -7,14 +7,16 @@ import math
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.dtype import DType
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, refuse, scalar, unbroadcast
 from planner_core.ir.shape import UNKNOWN, Dim, Shape, broadcast_dims, dim
+from planner_core.ir.traits import Trait
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", traits=(Trait.STATIC,), rows=rows.anywhere)
 class Reshape(Op):
     """The same elements in row-major order under new dims (every extent written out, no -1)."""
 
@@ -33,7 +35,7 @@ class Reshape(Op):
         return (g.reshape(dy, dims=g[inputs[0]].shape.dims),)
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", traits=(Trait.STATIC,), rows=rows.transposes)
 class Transpose(Op):
     """Axes permuted: output axis i is input axis ``perm[i]``."""
 
@@ -51,7 +53,7 @@ class Transpose(Op):
         return (g.transpose(dy, perm=tuple(self.perm.index(i) for i in range(len(self.perm)))),)
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", traits=(Trait.STATIC,), rows=rows.along_one_axis)
 class Narrow(Op):
     """``len`` elements of one axis from ``start``."""
 
@@ -79,7 +81,7 @@ class Narrow(Op):
                       after=tuple(after if i == axis else 0 for i in range(x.rank))),)
 
 
-@op(family="structure", operands="xs*")
+@op(family="structure", operands="xs*", traits=(Trait.STATIC,), rows=rows.along_one_axis)
 class Concat(Op):
     """Operands one after another along an axis."""
 
@@ -114,7 +116,7 @@ class Concat(Op):
         return tuple(out)
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", traits=(Trait.STATIC,), rows=rows.aligned)
 class Expand(Op):
     """NumPy broadcast of x to ``dims`` (x's axes align right)."""
 
@@ -130,7 +132,7 @@ class Expand(Op):
         return (unbroadcast(g, dy, g[inputs[0]].shape),)
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", traits=(Trait.STATIC,), rows=rows.anywhere)
 class Cast(Op):
     """Each element converted to ``to`` (floats to ints toward zero, anything to bool as ``!= 0``)."""
 
@@ -147,7 +149,7 @@ class Cast(Op):
         return (g.cast(dy, to=x.dtype) if x.dtype.is_float else None,)
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", rows=rows.along_axes)
 class Reverse(Op):
     """The listed axes back to front."""
 
@@ -165,7 +167,7 @@ class Reverse(Op):
         return (g.reverse(dy, axes=self.axes),)
 
 
-@op(family="structure", operands="cache rows position?")
+@op(family="structure", operands="cache rows position?", traits=(Trait.STATEFUL, Trait.APPEND))
 class KvAppend(Op):
     """``cache`` with ``rows`` written at ``start`` (or at the int operand ``position``) along ``axis``.
 
@@ -240,7 +242,7 @@ class Pad(Op):
         return (g.pad(dy, before=tuple(-b for b in self.before), after=tuple(-a for a in self.after)),)
 
 
-@op(family="structure", operands="x")
+@op(family="structure", operands="x", rows=rows.along_axes)
 class Slice(Op):
     """``x[start:stop:step]`` along each listed axis, bounds already clamped; steps may be negative."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.graph import Graph, NodeId
 from planner_core.ir.op import Array, Op, op
 from planner_core.ir.ops.adjoint import Grads, swapped
 from planner_core.ir.ops.matmul import GroupedMatMul, MatMul
 from planner_core.ir.shape import Shape
+from planner_core.ir.traits import Trait
 
 __all__ = ["TransposedGroupedMatMul", "TransposedMatMul"]
 
@@ -22,7 +24,7 @@ def _turned(s: Shape, turn: bool) -> Shape:
     return s.with_dims((*s.dims[:-2], s.dims[-1], s.dims[-2]))
 
 
-@op(family="matmul", operands="a b")
+@op(family="matmul", operands="a b", traits=(Trait.PRODUCT,), rows=rows.product)
 class TransposedMatMul(Op):
     """``MatMul`` of a, last two axes exchanged if ``trans_a``, and b, likewise if ``trans_b``. FLOPs: 2·M·K·N·batch."""
 
@@ -49,7 +51,7 @@ class TransposedMatMul(Op):
         return swapped(g, da) if self.trans_a else da, swapped(g, db) if self.trans_b else db
 
 
-@op(family="matmul", operands="x w expert_idx")
+@op(family="matmul", operands="x w expert_idx", traits=(Trait.PRODUCT,))
 class TransposedGroupedMatMul(Op):
     """``GroupedMatMul`` over a bank stored ``[experts, n, k]``: row i is ``x[i] @ w[expert_idx[i]]ᵀ``."""
 

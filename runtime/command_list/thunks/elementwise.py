@@ -140,7 +140,7 @@ class BinaryFull(Thunk):
         binary(self.op, lhs, rhs, dst, scratch)
 
 
-@thunk(name="BinaryBroadcast", label="binary_broadcast", partial_extent="no", where="gpu")
+@thunk(name="BinaryBroadcast", label="binary_broadcast", partial_extent="no", where="gpu", proven=True)
 class BinaryBroadcast(Thunk):
     """dst = lhs op rhs over ``out_dims``; strides count elements, 0 = broadcast."""
 
@@ -192,7 +192,7 @@ class Compare(Thunk):
         COMPARES[self.op](lhs, rhs, out=dst)
 
 
-@thunk(name="CompareBroadcast", label="compare_broadcast", partial_extent="no", where="host", extension=True)
+@thunk(name="CompareBroadcast", label="compare_broadcast", partial_extent="no", where="host", extension=True, proven=True)
 class CompareBroadcast(Thunk):
     """dst = lhs op rhs as 0 or 1, with NumPy broadcasting."""
 
@@ -235,7 +235,7 @@ class Where(Thunk):
         _select(cond, on_true, on_false, dst, scratch)
 
 
-@thunk(name="WhereBroadcast", label="where_broadcast", partial_extent="no", where="host", extension=True)
+@thunk(name="WhereBroadcast", label="where_broadcast", partial_extent="no", where="host", extension=True, proven=True)
 class WhereBroadcast(Thunk):
     """dst = on_true where cond != 0, else on_false, with NumPy broadcasting."""
 
@@ -252,7 +252,7 @@ class WhereBroadcast(Thunk):
         _select(cond, on_true, on_false, dst, scratch)
 
 
-@thunk(name="Fma", label="fma", partial_extent="no", where="gpu")
+@thunk(name="Fma", label="fma", partial_extent="no", where="gpu", proven=True)
 class Fma(Thunk):
     """dst = a * b + c; operands broadcast as in NumPy (the GPU form wants equal sizes)."""
 

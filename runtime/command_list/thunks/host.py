@@ -21,7 +21,7 @@ Kernel = Callable[[Sequence[Array], Sequence[Array], dict[str, Any]], None]
 """``kernel(inputs, outputs, attrs)``: read-only views, views to fill, the op's attributes."""
 
 _KERNELS: dict[str, Kernel] = {}
-_BODY_RUNNERS: dict[str, Callable[[Op, Sequence[Array]], Sequence[Array]]] = {}
+_BODY_RUNNERS: dict[type[Op], Callable[[Op, Sequence[Array]], Sequence[Array]]] = {}
 
 
 def register_kernel(name: str, fn: Kernel) -> None:
@@ -51,9 +51,9 @@ def kernel_attrs(kernel: str, text: str, error: type[RlxError] = RunError) -> di
     return attrs
 
 
-def body_runner(op_name: str, fn: Callable[[Op, Sequence[Array]], Sequence[Array]]) -> None:
+def body_runner(op: type[Op], fn: Callable[[Op, Sequence[Array]], Sequence[Array]]) -> None:
     """Say how ``HostOp`` runs an op with nested bodies; it returns output 0, 1, …"""
-    _BODY_RUNNERS[op_name] = fn
+    _BODY_RUNNERS[op] = fn
 
 
 @thunk(name="HostOp", label="host_op", partial_extent="no", where="host")
@@ -106,7 +106,7 @@ class ScanHost(Thunk):
 
 
 def _run_op(t: HostOp | ScanHost, inputs: tuple[Array, ...], targets: tuple[Array, ...]) -> None:
-    runner = _BODY_RUNNERS.get(t.op.name)
+    runner = _BODY_RUNNERS.get(type(t.op))
     made = runner(t.op, inputs) if runner else (t.op.evaluate(*inputs),)
     for target, k in zip(targets, (0, *t.result_index), strict=True):
         value = made[k]

@@ -11,7 +11,7 @@ from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
 
 
-@thunk(name="FusedAttn", label="fused_attn", partial_extent="no", where="gpu")
+@thunk(name="FusedAttn", label="fused_attn", partial_extent="no", where="gpu", proven=True)
 class FusedAttn(Thunk):
     """out[batch, seq, heads, head_dim] = attention over qkv[batch, seq, 3, heads, head_dim], q and k rotated by halves
     first with ``has_rope`` (tables [seq, head_dim / 2]); f32. ``scale_bits``: f32 bits of the score scale, 0 = 1/√d."""

@@ -62,7 +62,7 @@ class Reduce(Thunk):
                 store(to, part)
 
 
-@thunk(name="ReduceAxes", label="reduce_axes", partial_extent="no", where="host", extension=True)
+@thunk(name="ReduceAxes", label="reduce_axes", partial_extent="no", where="host", extension=True, proven=True)
 class ReduceAxes(Thunk):
     """dst = op over ``axes`` of src, which need not be neighbours; halves are summed in f32, some of the first axis at a
     time where it stays."""
@@ -207,7 +207,7 @@ class Softmax(Thunk):
         _softmax(rows, rows, scratch)
 
 
-@thunk(name="SoftmaxOut", label="softmax_out", partial_extent="no", where="host", extension=True)
+@thunk(name="SoftmaxOut", label="softmax_out", partial_extent="no", where="host", extension=True, proven=True)
 class SoftmaxOut(Thunk):
     """dst = softmax of src[outer, axis_dim, inner] along the middle axis."""
 

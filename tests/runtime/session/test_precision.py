@@ -7,9 +7,10 @@ import pytest
 
 from planner_core.fusion import no_fusion
 from planner_core.ir import DType, Graph
+from planner_core.ir.traits import Trait
 from planner_core.zoo import build, random_weights
 from runtime import CompileOptions
-from runtime.legalise import HALF_OPS, apply_precision
+from runtime.legalise import apply_precision
 from runtime.session import PrecisionPolicy, Session
 
 HALF = {PrecisionPolicy.AUTO_MIXED: (DType.F16, 2.0**-11), PrecisionPolicy.AUTO_MIXED_BF16: (DType.BF16, 2.0**-8)}
@@ -44,7 +45,7 @@ def test_casts_stand_around_products_only(policy: PrecisionPolicy) -> None:
     g = product(2)
     m = apply_precision(g, policy)
     assert [n.op.name for n in m.nodes] == ["Input", "Param", "Cast", "Cast", "MatMul", "Param", "Cast", "MatMul", "Cast"]
-    assert all(n.dtype is half for n in m.nodes if n.op.name in HALF_OPS)
+    assert all(n.dtype is half for n in m.nodes if n.op.has(Trait.PRODUCT))
     assert all(m[i].dtype is DType.F32 for i in (*m.inputs, *m.params, *m.outputs))
     assert m.output_names == g.output_names
     assert m.find(f"x.{half}").source == g.find("x").source
@@ -62,7 +63,7 @@ def test_reductions_norms_softmax_and_losses_stay_f32(policy: PrecisionPolicy) -
     g.set_outputs(g.reduce(s, kind="sum", axes=(2,)), loss, names=["r", "l"])
     half, _ = HALF[policy]
     for n in apply_precision(g, policy).nodes:
-        assert n.dtype is not half or n.op.name in HALF_OPS | {"Cast"}, n
+        assert n.dtype is not half or n.op.has(Trait.PRODUCT) or n.op.name == "Cast", n
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from planner_core.errors import GraphError
+from planner_core.ir import rows
 from planner_core.ir.op import Array, Op, TensorData, op
 from planner_core.ir.shape import Shape
+from planner_core.ir.traits import Trait
 
 
-@op(family="boundary")
+@op(family="boundary", traits=(Trait.BOUNDARY, Trait.NAMED), rows=rows.anywhere)
 class Input(Op):
     """A tensor the caller gives for every run; its node's name is the key in ``run({...})``."""
 
@@ -17,7 +19,7 @@ class Input(Op):
         return self.shape
 
 
-@op(family="boundary")
+@op(family="boundary", traits=(Trait.BOUNDARY, Trait.NAMED, Trait.STORED), rows=rows.anywhere)
 class Param(Op):
     """A weight: set once, read by every run; ``Graph.weights`` may hold its data under the node's name."""
 
@@ -27,7 +29,7 @@ class Param(Op):
         return self.shape
 
 
-@op(family="boundary")
+@op(family="boundary", traits=(Trait.BOUNDARY, Trait.STORED))
 class Constant(Op):
     """A value written into the graph itself."""
 
