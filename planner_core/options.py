@@ -4,21 +4,21 @@ docs table and cache key are derived."""
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from planner_core.environment import Environ, flag, parse_flag, path, variable
 from planner_core.errors import OptionError
 
-__all__ = ["OptionInfo", "coerce_option", "env_overrides", "option", "options_of"]
+__all__ = ["OptionInfo", "coerce_option", "env_overrides", "option", "options_of", "variables_of"]
 
 
 def option(default: Any, *, help: str, group: str, env: str = "", choices: Collection[Any] | type[Enum] = (),
            cache_key: bool = True) -> Any:
-    """A dataclass field that is an option; ``env`` names the variables that presets read, ``|``-separated.
-    ``choices`` may be a live collection, read anew each time, or the Enum whose members the values are."""
+    """A dataclass field that is an option; ``env`` names the flags that presets read, ``|``-separated, the first that is set
+    before the others. ``choices`` may be a live collection, read anew each time, or the Enum whose members the values are."""
     return dataclasses.field(
         default=default,
         metadata={"option": True, "help": help, "group": group, "env": env, "choices": choices,
@@ -72,12 +72,10 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value
-        text = str(value).strip().lower()
-        if text in ("1", "true", "yes", "on"):
-            return True
-        if text in ("0", "false", "no", "off"):
-            return False
-        raise OptionError(f"option {name}: got {value!r}, wanted true or false")
+        found = parse_flag(str(value))
+        if found is None:
+            raise OptionError(f"option {name}: got {value!r}, wanted true or false")
+        return found
     if info.choices:
         text = _text(value)
         for c in info.choices:
@@ -94,14 +92,19 @@ def coerce_option(cls: type[Any], name: str, value: Any) -> Any:
         raise OptionError(f"option {name}: got {value!r}, wanted an integer") from None
 
 
-def env_overrides(cls: type[Any], environ: Mapping[str, str] | None = None) -> tuple[dict[str, bool], tuple[tuple[str, str], ...]]:
-    """Flags that the environment sets (``1`` or ``true``): option values, and the variables as read."""
-    environ = os.environ if environ is None else environ
+def env_overrides(cls: type[Any], environ: Environ = None) -> tuple[dict[str, bool], tuple[tuple[str, str], ...]]:
+    """Flags that the environment sets: option values, and the variables as read. ``OptionError`` for a text that is no flag."""
     values: dict[str, bool] = {}
     read: list[tuple[str, str]] = []
     for o in options_of(cls):
-        for variable in filter(None, o.env.split("|")):
-            if variable in environ:
-                read.append((variable, environ[variable]))
-                values[o.name] = environ[variable].strip().lower() in ("1", "true")
+        for name in variables_of(o):
+            found = flag(name, environ)
+            if found is not None:
+                read.append((name, path(name, environ)))
+                values.setdefault(o.name, found)
     return values, tuple(read)
+
+
+def variables_of(o: OptionInfo) -> tuple[str, ...]:
+    """The environment variables of an option, the strongest first."""
+    return tuple(variable(name, "flag", o.help, o.name) for name in filter(None, o.env.split("|")))

@@ -19,7 +19,7 @@ from planner_core.ir.rows import Rows
 from planner_core.memory import MemoryPlan
 from runtime.command_list import CommandList, Thunk
 from runtime.executors import HostExecutor
-from runtime.lowering import lower_graph
+from runtime.lowering import LowerOptions, lower_graph
 from runtime.passes import PassOptions, run_passes
 
 __all__ = ["ActiveList", "FullExtent", "active_commands", "active_refusal", "padding_refusal", "thunk_is_partial"]
@@ -83,7 +83,7 @@ def _refusal(graph: Graph, symbol: str, whole: bool) -> str | None:
 
 
 def active_commands(graph: Graph, plan: MemoryPlan, symbol: str, actual: int, full: int,
-                    passes: PassOptions | None = None) -> CommandList:
+                    passes: PassOptions | None = None, lower: LowerOptions | None = None) -> CommandList:
     """The list that runs the first ``actual`` of ``full`` rows on the full plan's bytes, after ``passes`` (None: none) as the
     full list; ``FullExtent`` says why not."""
     why = active_refusal(graph, symbol)
@@ -103,7 +103,7 @@ def active_commands(graph: Graph, plan: MemoryPlan, symbol: str, actual: int, fu
             want[at] = want[at] * actual // full
         if list(new.shape.sizes) != want:
             raise FullExtent(f"{old.op.name} {old.label}: {new.shape} at {actual} rows, wanted {want}")
-    commands = lower_graph(short, plan)
+    commands = lower_graph(short, plan, lower)
     for t, node in zip(commands.thunks, commands.node_of, strict=True):
         if node in rows.axis and not thunk_is_partial(t):
             raise FullExtent(f"thunk {t.label} of {graph[node].op.name} {graph[node].label} isn't safe for a partial extent")

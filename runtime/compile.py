@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from planner_core.environment import VARIABLES, Environ, Variable, snapshot
 from planner_core.errors import OptionError
 from planner_core.fusion import DecisionLog, Fusion, FusionOptions, fuse_graph, fusion_for_target
 from planner_core.ir import Array, DimBinding, DType, Graph
@@ -30,11 +30,11 @@ from planner_core.memory import (
     plan_graph,
 )
 from planner_core.memory.verify import require_sound
-from planner_core.options import OptionInfo, coerce_option, option, options_of
+from planner_core.options import OptionInfo, coerce_option, option, options_of, variables_of
 from runtime.command_list import CommandList
 from runtime.executors import ExecutorPool, HostExecutor
 from runtime.legalise import apply_precision
-from runtime.lowering import lower_graph
+from runtime.lowering import LowerOptions, lower_graph
 from runtime.passes import PassOptions, PassResult, run_passes
 from runtime.precision import PrecisionPolicy
 from runtime.steps import birth_steps, death_steps
@@ -55,6 +55,7 @@ class CompileOptions:
         Target.CPU, group="compile", help="What the graph is compiled for: it sets where every other option starts.")
     plan: PlanOptions | None = None
     fusion: FusionOptions | None = None
+    lower: LowerOptions | None = None
     passes: PassOptions | None = None
     precision: PrecisionPolicy | None = option(
         None, group="compile", choices=PrecisionPolicy,
@@ -71,7 +72,7 @@ class CompileOptions:
         """A copy whose presets no longer follow the environment."""
         if self.environ is not None:
             return self
-        return dataclasses.replace(self, environ=tuple((k, v) for k, v in os.environ.items() if k.startswith("RLX_")))
+        return dataclasses.replace(self, environ=snapshot())
 
     @property
     def _environ(self) -> dict[str, str] | None:
@@ -84,13 +85,14 @@ class CompileOptions:
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
-                   environ: Mapping[str, str] | None = None) -> CompileOptions:
+                   environ: Environ = None) -> CompileOptions:
         """The target's presets, looked up now for ``graph`` (the environment is read here, once).
 
         ``OptionError`` for a target that doesn't exist.
         """
         plan = PlanOptions.for_target(target, graph, environ)  # checks the target's name
-        return cls(Target(target), plan, fusion_for_target(target), passes_for_target(target, environ))
+        return cls(Target(target), plan, fusion_for_target(target), LowerOptions.for_environment(environ),
+                   passes_for_target(target, environ))
 
     def plan_for(self, graph: Graph) -> PlanOptions:
         """The plan's options: those given, or the target's preset for the graph (half stored as half under a mixed
@@ -107,7 +109,8 @@ class CompileOptions:
 
     def cache_key(self, graph: Graph) -> str:
         """SHA-256 over every option that changes what is compiled for ``graph``, presets resolved: equal in any process."""
-        groups: dict[str, Any] = {"fusion": self.fusion_used, "plan": self.plan_for(graph), "passes": self.passes_used}
+        groups: dict[str, Any] = {"fusion": self.fusion_used, "plan": self.plan_for(graph), "lower": self.lower_used,
+                                  "passes": self.passes_used}
         value = {stage: {o.name: _plain(getattr(groups[stage], o.name)) for o in options_of(cls) if o.cache_key}
                  for stage, cls in GROUPS.items()}
         value["all"] = {"target": self.target.value, "precision": (self.precision or PrecisionPolicy.F32).value,
@@ -118,6 +121,11 @@ class CompileOptions:
     def fusion_used(self) -> FusionOptions:
         """The fusion options: those given, or the target's preset."""
         return self.fusion if self.fusion is not None else fusion_for_target(self.target)
+
+    @property
+    def lower_used(self) -> LowerOptions:
+        """The lowering options: those given, or the environment's."""
+        return self.lower if self.lower is not None else LowerOptions.for_environment(self._environ)
 
     @property
     def passes_used(self) -> PassOptions:
@@ -145,7 +153,8 @@ class CompileOptions:
                 known = [n for names in STAGES.values() for n in names] + [o.name for o in options_of(CompileOptions)]
                 near = difflib.get_close_matches(name, known, 1)
                 raise OptionError(f"no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `rlx-viz options`"))
-        now: dict[str, Any] = {"fusion": made.fusion_used, "plan": made.plan_for(graph), "passes": made.passes_used}
+        now: dict[str, Any] = {"fusion": made.fusion_used, "plan": made.plan_for(graph), "lower": made.lower_used,
+                               "passes": made.passes_used}
         new = {stage: dataclasses.replace(now[stage], **{k: coerce_option(GROUPS[stage], k, v) for k, v in values.items()})
                for stage, values in stages.items() if values}
         return dataclasses.replace(made, **new)
@@ -155,13 +164,22 @@ def _plain(v: Any) -> Any:
     return v.value if isinstance(v, Enum) else v
 
 
-def passes_for_target(target: Target | str, environ: Mapping[str, str] | None = None) -> PassOptions:
+def passes_for_target(target: Target | str, environ: Environ = None) -> PassOptions:
     """The command passes are Metal's: on there, with the environment's switches; off for every other target."""
     return PassOptions.for_environment(environ) if Target(target).profile.command_passes else PassOptions.none()
 
 
-GROUPS: dict[str, type[Any]] = {"fusion": FusionOptions, "plan": PlanOptions, "passes": PassOptions}
+GROUPS: dict[str, type[Any]] = {"fusion": FusionOptions, "plan": PlanOptions, "lower": LowerOptions,
+                               "passes": PassOptions}
 """Stage -> the class whose fields are its options."""
+
+
+def environment_variables() -> tuple[Variable, ...]:
+    """Every environment variable that is read: those of options, in stage order, then the others."""
+    own = [name for cls in GROUPS.values() for o in options_of(cls) for name in variables_of(o)]
+    return tuple(VARIABLES[name] for name in dict.fromkeys((*own, *VARIABLES)))
+
+
 STAGES = {stage: frozenset(o.name for o in options_of(cls)) for stage, cls in GROUPS.items()}
 """Stage -> names of its options; a name belongs to one stage."""
 if len(frozenset().union(*STAGES.values())) != sum(map(len, STAGES.values())):
@@ -218,6 +236,7 @@ class Compilation:
         stages: dict[str, tuple[Any, Any]] = {
             "fusion": (self.fusion.options, self.default_fusion_options),
             "plan": (self.plan.options, self.default_plan_options),
+            "lower": (self.options.lower_used, dataclasses.replace(self.options, lower=None).lower_used),
             "passes": (self.options.passes_used, dataclasses.replace(self.options, passes=None).passes_used),
         }
         whole = {"target": (self.options.target,) * 2, "precision": (self.options.precision or PrecisionPolicy.F32, PrecisionPolicy.F32)}
@@ -359,7 +378,7 @@ def _finish(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph
             timings: dict[str, float]) -> Compilation:
     plan = _timed(timings, "plan", lambda: plan_graph(legal, options.plan_for(legal)))
     _timed(timings, "verify", lambda: require_sound(legal, plan))
-    commands = _timed(timings, "lower", lambda: lower_graph(legal, plan))
+    commands = _timed(timings, "lower", lambda: lower_graph(legal, plan, options.lower_used))
     return _pass(options, source, fusion, legal, plan, commands, timings)
 
 

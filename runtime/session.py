@@ -218,7 +218,8 @@ class CompiledGraph:
         found = self._never.get(extent[1]) or self._active.get(extent)
         if found is None:
             try:
-                commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent, self.options.passes_used)
+                commands = active_commands(self.graph, self.plan, self._symbol(extent[1]), *extent, self.options.passes_used,
+                                           self.options.lower_used)
                 found = ActiveList.of(HostExecutor(commands, {}, self.executor.frozen, beside=self.executor), self.commands)
             except FullExtent as e:
                 found = str(e)

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from planner_core.environment import Environ, variable
+from planner_core.environment import path as environment_path
 from planner_core.errors import RlxError
 from planner_core.ir import write_atomically
 from runtime.command_list import CommandList, Thunk
@@ -27,7 +29,7 @@ from runtime.command_list import CommandList, Thunk
 __all__ = ["TRACE_VARIABLE", "Tracer", "complete_event", "counter_event", "current_tracer", "events_of", "thunk_facts",
            "trace", "trace_from_environment", "write_events"]
 
-TRACE_VARIABLE = "RLX_TRACE_PERFETTO"
+TRACE_VARIABLE = variable("RLX_TRACE_PERFETTO", "path", "Where every run of the process is traced to (JSON that Perfetto opens).")
 """Names the file that every run of this process is traced to."""
 PID = 1
 
@@ -212,13 +214,13 @@ def trace(path: str | Path) -> Iterator[Tracer]:
         made.close()
 
 
-def trace_from_environment(environ: Mapping[str, str] | None = None) -> Tracer | None:
+def trace_from_environment(environ: Environ = None) -> Tracer | None:
     """Start the trace that ``RLX_TRACE_PERFETTO`` names, once, to the end of the process; what executors call.
 
     Where another process writes that file, this one's is ``trace.<pid>.json`` beside it.
     """
     global _FROM_ENVIRONMENT
-    path = (os.environ if environ is None else environ).get(TRACE_VARIABLE, "")
+    path = environment_path(TRACE_VARIABLE, environ)
     if path and _FROM_ENVIRONMENT is None:
         with _SWITCH:
             if _FROM_ENVIRONMENT is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from planner_core.environment import flag, path, variable
 from planner_core.ir import Graph
 from planner_core.memory.options import PlanOptions, has_host_indexing
 from planner_core.memory.plan import MemoryPlan
@@ -20,6 +20,9 @@ __all__ = [
 ]
 
 DEFAULT_ALIGNMENT = 64
+
+_PIN = variable("RLX_PIN_OUTPUT_ANCESTORS", "flag", "plan_memory_f32_uniform keeps everything an output was computed from alive to "
+                "the end.")
 
 
 def _plan(graph: Graph, alignment: int, policy: ArenaWidthPolicy, **explicit: Any) -> MemoryPlan:
@@ -43,18 +46,11 @@ def plan_memory_with_options(graph: Graph, alignment: int, options: PlanOptions,
 
 
 def plan_memory_f32_uniform(graph: Graph, alignment: int = DEFAULT_ALIGNMENT) -> MemoryPlan:
-    """Four bytes an element; ancestors pinned only with host indexing, or by ``RLX_PIN_OUTPUT_ANCESTORS=1``."""
-    forced = os.environ.get("RLX_PIN_OUTPUT_ANCESTORS") == "1"
+    """Four bytes an element; ancestors pinned only with host indexing, or by the flag ``RLX_PIN_OUTPUT_ANCESTORS``."""
+    forced = flag(_PIN)
     return _plan(graph, alignment, ArenaWidthPolicy.F32_UNIFORM,
-                 pin_output_ancestors=forced or has_host_indexing(graph),
-                 **_seen("RLX_PIN_OUTPUT_ANCESTORS"))
-
-
-def _seen(variable: str) -> dict[str, Any]:
-    """The env record of the preset with one more variable, where it is set."""
-    if variable not in os.environ:
-        return {}
-    return {"env": (*PlanOptions.inference().env, (variable, os.environ[variable]))}
+                 pin_output_ancestors=bool(forced) or has_host_indexing(graph),
+                 **({} if forced is None else {"env": (*PlanOptions.inference().env, (_PIN, path(_PIN)))}))
 
 
 def plan_memory_f32_uniform_no_params(graph: Graph, alignment: int = DEFAULT_ALIGNMENT) -> MemoryPlan:

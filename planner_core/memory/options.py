@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from planner_core.environment import Environ, flag, variable
 from planner_core.errors import OptionError, PlanError
 from planner_core.ir.traits import Trait
 from planner_core.memory.placement.registry import CHOICES
@@ -99,19 +98,19 @@ class PlanOptions:
     # --- presets (these read the environment, once) -----------------------------------------------
 
     @classmethod
-    def inference(cls, environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
+    def inference(cls, environ: Environ = None, **explicit: Any) -> PlanOptions:
         """The conservative defaults; the environment over them, ``explicit`` values over both."""
         values, read = env_overrides(cls, environ)
         return dataclasses.replace(cls(env=read), **{**values, **explicit})
 
     @classmethod
-    def backward_activations_only(cls, environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
+    def backward_activations_only(cls, environ: Environ = None, **explicit: Any) -> PlanOptions:
         """``inference`` with params not allocated: the forward plan holds them."""
         return cls.inference(environ, **{"allocate_params": False, **explicit})
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
-                   environ: Mapping[str, str] | None = None, **explicit: Any) -> PlanOptions:
+                   environ: Environ = None, **explicit: Any) -> PlanOptions:
         """What ``compile_graph``, the command line and the explorer start from.
 
         Our executors run commands in order, so that nothing is pinned for the sake of one that doesn't
@@ -141,10 +140,14 @@ def has_host_indexing(graph: Graph) -> bool:
     return any(n.op.has(Trait.HOST_INDEXING) for n in graph.nodes)
 
 
-def static_weight_pack_skip_enabled(environ: Mapping[str, str] | None = None) -> bool:
+STATIC_PACK_VARIABLES = tuple(variable(name, "flag", "Make static weight packs in the first run only.", "static_weight_pack")
+                              for name in ("RLX_STATIC_WEIGHT_PACK", "RLX_QWEN3_BAKE_WEIGHTS"))
+"""The second is an older name of the first."""
+
+
+def static_weight_pack_skip_enabled(environ: Environ = None) -> bool:
     """Whether a backend may skip making a static pack again after the first run (spec §6).
 
-    On unless ``RLX_STATIC_WEIGHT_PACK=0`` (or its older name ``RLX_QWEN3_BAKE_WEIGHTS=0``).
+    On unless ``RLX_STATIC_WEIGHT_PACK`` (or its older name ``RLX_QWEN3_BAKE_WEIGHTS``) is off.
     """
-    environ = os.environ if environ is None else environ
-    return environ.get("RLX_STATIC_WEIGHT_PACK", environ.get("RLX_QWEN3_BAKE_WEIGHTS", "1")).strip() != "0"
+    return next((on for name in STATIC_PACK_VARIABLES if (on := flag(name, environ)) is not None), True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 
 from planner_core.ir import DType, Graph, NodeId
@@ -25,6 +23,7 @@ from planner_core.ir.ops import (
     Where,
 )
 from planner_core.ir.views import static_mask
+from planner_core.log import tell
 from planner_core.memory.conv3d import conv3d_epilogue_folds
 from planner_core.memory.elide import elided_transposes
 from planner_core.memory.facts import NOT_BOUNDARY, facts_of
@@ -149,8 +148,8 @@ def _conv3d_epilogue(s: LiveState) -> None:
             s.born_by(fold.leaky, fold.conv, fold.conv)
         s.extend(fold.sources, fold.conv, fold.conv)
     if s.options.print_conv3d_folds:
-        print(f"fold_conv3d_epilogue: {sum(f.leaky is not None for f in folds)} leaky ReLUs absorbed, "
-              f"{sum(bool(f.sources) for f in folds)} concats read through", file=sys.stderr)
+        tell("memory", f"fold_conv3d_epilogue: {sum(f.leaky is not None for f in folds)} leaky ReLUs absorbed, "
+             f"{sum(bool(f.sources) for f in folds)} concats read through")
 
 
 def _pass_operands(s: LiveState) -> None:

@@ -30,7 +30,7 @@ from rlx_viz.cli.fitting import fit_text
 from rlx_viz.cli.text import decisions_text, summary_text
 from rlx_viz.fit import Region, fit
 from rlx_viz.units import bytes_text
-from runtime.compile import GROUPS, CompileOptions
+from runtime.compile import GROUPS, CompileOptions, environment_variables
 from runtime.precision import PrecisionPolicy
 
 __all__ = ["decisions", "options", "plan", "schema"]
@@ -124,7 +124,8 @@ def options(
     are for it, and which of them hold a share of its arena."""
     if model:
         compilation = load(model, dim, shape, [], target)
-        start = CompileOptions(compilation.options.target, compilation.plan.options, compilation.fusion.options, compilation.options.passes_used)
+        start = CompileOptions(compilation.options.target, plan=compilation.plan.options, fusion=compilation.fusion.options,
+                               lower=compilation.options.lower_used, passes=compilation.options.passes_used)
         held = {name: h for h in holders(compilation.plan) for name, _ in h.options}
     else:
         start, held = CompileOptions.for_target(target, environ={}), {}
@@ -139,6 +140,9 @@ def options(
             typer.echo(f"{o.name}={default}{choices}{env}\n    {o.help}")
             if o.name in held:
                 typer.echo(f"    holds {bytes_text(held[o.name].held)} of the arena: {bytes_text(held[o.name].arena_without)} without it")
+    typer.echo("# environment (a flag is 1, true, yes, on or 0, false, no, off)")
+    for v in environment_variables():
+        typer.echo(f"{v.name} ({v.kind}{f', sets {v.option}' if v.option else ''})\n    {v.help}")
 
 
 def schema() -> None:

@@ -7,12 +7,12 @@ never waits for somebody's run. Order where both are held: an entry's own lock, 
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from planner_core.environment import flag, variable
 from planner_core.ir import Array
 from runtime.caches.stats import CacheEvent, CacheLog, EntryStats, Totals, entries_frame
 from runtime.compile import Compilation
@@ -21,14 +21,14 @@ from runtime.session import CompiledGraph, Device, PrecisionPolicy, Session
 
 __all__ = ["NO_SHARE_VARIABLE", "CacheBase", "InFlight", "sharing_enabled", "upload"]
 
-NO_SHARE_VARIABLE = "RLX_METAL_NO_SHARE"
+NO_SHARE_VARIABLE = variable("RLX_METAL_NO_SHARE", "flag", "Caches keep every bucket's weights apart.")
 MOST_ENTRIES = 1 << 12
 """Keys that a cache keeps a row of, besides resident ones; its totals count all."""
 
 
 def sharing_enabled() -> bool:
-    """``RLX_METAL_NO_SHARE`` is not set (any value turns sharing off)."""
-    return NO_SHARE_VARIABLE not in os.environ
+    """Unless ``RLX_METAL_NO_SHARE`` is on."""
+    return not flag(NO_SHARE_VARIABLE)
 
 
 def upload(compiled: CompiledGraph, params: Mapping[str, Array]) -> None:

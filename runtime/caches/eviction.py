@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from planner_core.environment import Environ, flag, number, path, variable
+from planner_core.log import tell
 
 __all__ = ["DEBUG_VARIABLE", "LARGE_BYTES", "MAX_RESIDENT_VARIABLE", "NO_EVICT_VARIABLE", "EvictionPolicy", "max_resident"]
 
 LARGE_BYTES = 256 << 20
-MAX_RESIDENT_VARIABLE = "RLX_KV_CACHE_MAX_RESIDENT"
-NO_EVICT_VARIABLE = "RLX_KV_CACHE_NO_EVICT"
-DEBUG_VARIABLE = "RLX_KV_CACHE_DBG"
+MAX_RESIDENT_VARIABLE = variable("RLX_KV_CACHE_MAX_RESIDENT", "number", "Large buckets that stay resident, the newest included.")
+NO_EVICT_VARIABLE = variable("RLX_KV_CACHE_NO_EVICT", "flag", "No bucket leaves a cache.")
+DEBUG_VARIABLE = variable("RLX_KV_CACHE_DBG", "flag", "Log what caches evict and keep.")
 
 
-def max_resident(environ: Mapping[str, str] | None = None) -> int:
+def max_resident(environ: Environ = None) -> int:
     """How many large buckets may stay, the incoming one included: 1 unless the variable says a whole number above."""
-    text = (os.environ if environ is None else environ).get(MAX_RESIDENT_VARIABLE, "").strip()
-    readable = text.isascii() and text.isdigit() and len(text) < 19
-    return max(1, int(text)) if readable else 1
+    return max(1, number(MAX_RESIDENT_VARIABLE, environ) or 1)
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPolicy:
     """Large means ``large_bytes`` of weights of its own. On unified memory the whole ladder stays, unless
-    ``RLX_KV_CACHE_MAX_RESIDENT`` is set; ``RLX_KV_CACHE_NO_EVICT`` (any value) keeps it everywhere."""
+    ``RLX_KV_CACHE_MAX_RESIDENT`` is set; the flag ``RLX_KV_CACHE_NO_EVICT`` keeps it everywhere."""
 
     unified_memory: bool
     large_bytes: int = LARGE_BYTES
@@ -33,7 +32,7 @@ class EvictionPolicy:
     @property
     def applies(self) -> bool:
         """As the environment says now."""
-        return NO_EVICT_VARIABLE not in os.environ and (not self.unified_memory or MAX_RESIDENT_VARIABLE in os.environ)
+        return not flag(NO_EVICT_VARIABLE) and (not self.unified_memory or bool(path(MAX_RESIDENT_VARIABLE)))
 
     def victims(self, incoming: int, nbytes: int, sizes: Mapping[int, int], used: Mapping[int, int]) -> list[int]:
         """Buckets that leave for ``incoming`` of ``nbytes``, in order; ``sizes`` are the compiled ones' own bytes, ``used``
@@ -50,5 +49,5 @@ class EvictionPolicy:
 
     def say(self, text: str) -> None:
         """Log a decision where ``RLX_KV_CACHE_DBG`` asks for it."""
-        if DEBUG_VARIABLE in os.environ:
-            print(f"kv cache: {text}", file=sys.stderr)
+        if flag(DEBUG_VARIABLE):
+            tell("caches", f"kv cache: {text}")

@@ -2,6 +2,7 @@
 
 from runtime.lowering import backward, compute, control, conv, elementwise, fused, packed, signal, structure, transposed
 from runtime.lowering.core import Lowering, how_lowered, lower_graph, lowers
+from runtime.lowering.options import LowerOptions
 
-__all__ = ["Lowering", "backward", "compute", "control", "conv", "elementwise", "fused", "how_lowered", "lower_graph",
+__all__ = ["LowerOptions", "Lowering", "backward", "compute", "control", "conv", "elementwise", "fused", "how_lowered", "lower_graph",
            "lowers", "packed", "signal", "structure", "transposed"]

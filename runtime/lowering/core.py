@@ -24,7 +24,6 @@ from planner_core.memory import (
     is_pure_view,
     is_static_weight_tensor,
     slot_is_exclusive,
-    static_weight_pack_skip_enabled,
 )
 from planner_core.memory.facts import DTYPES
 from runtime.command_list.commands import Binding, CommandList, SlotLife
@@ -35,6 +34,7 @@ from runtime.command_list.thunk import Thunk
 from runtime.command_list.thunks.elementwise import NarrowStored
 from runtime.command_list.thunks.host import HostOp, Unrunnable
 from runtime.errors import LoweringError
+from runtime.lowering.options import LowerOptions
 
 __all__ = ["Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
 
@@ -200,7 +200,7 @@ def _narrowed(ctx: Lowering, n: Node, exact: Exact) -> Iterator[Thunk]:
             yield NarrowStored(data, data.numel, to)
 
 
-def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
+def lower_graph(graph: Graph, plan: MemoryPlan, options: LowerOptions | None = None) -> CommandList:
     """The command list of a planned graph: pure views and elided transposes emit nothing.
 
     What can't run (unknown extents, no slot, no kernel) becomes ``Unrunnable``: the list is whole, a run says why.
@@ -228,7 +228,7 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
         constants=tuple(StoredConstant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
                         for i in graph.of(Constant) if plan.space[i] != NO_SLOT),
         slots=_slot_lives(graph, plan),
-        static_nodes=_static_nodes(graph, plan),
+        static_nodes=_static_nodes(graph, plan) if (options or LowerOptions()).static_weight_pack else frozenset(),
         node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
         provenance=Provenance(graph, plan, tuple(thunks), tuple(node_of)),
     )
@@ -236,8 +236,6 @@ def lower_graph(graph: Graph, plan: MemoryPlan) -> CommandList:
 
 def _static_nodes(graph: Graph, plan: MemoryPlan) -> frozenset[int]:
     """Static weight packs whose slots are theirs alone (a pin doesn't prove it, spec §6)."""
-    if not static_weight_pack_skip_enabled():
-        return frozenset()
     return frozenset(n.id for n in graph.nodes if not n.op.has(Trait.BOUNDARY) and is_static_weight_tensor(graph, n.id)
                      and slot_is_exclusive(plan, n.id))
 

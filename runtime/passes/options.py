@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner_core.options import coerce_option, option, options_of
+from planner_core.environment import Environ
+from planner_core.options import coerce_option, env_overrides, option, options_of
 
 __all__ = ["PassOptions"]
 
@@ -55,9 +54,9 @@ class PassOptions:
         help="Run packed matmuls on the host; they are then not fused.")
     print_fused: bool = option(
         False, group="log", env="RLX_METAL_FUSE_DECODE_LOG", cache_key=False,
-        help="Print each application of a decode pass (MLPs, norms, depthwise convolution).")
+        help="Log each application of a decode pass (MLPs, norms, depthwise convolution).")
     verbose: bool = option(
-        False, group="log", env="RLX_VERBOSE", cache_key=False, help="Print each application of any pass.")
+        False, group="log", env="RLX_VERBOSE", cache_key=False, help="Log each application of any pass.")
     env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
     def replace(self, **changes: Any) -> PassOptions:
@@ -70,19 +69,7 @@ class PassOptions:
         return cls().replace(**{o.name: False for o in options_of(cls)})
 
     @classmethod
-    def for_environment(cls, environ: Mapping[str, str] | None = None, **explicit: bool) -> PassOptions:
-        """The defaults; the environment over them, read now, once; ``explicit`` over both.
-
-        A fuse switch (on by default) turns its pass off when it is exactly ``0``; any other flag is on with any value but
-        ``0`` and the empty one.
-        """
-        environ = os.environ if environ is None else environ
-        values: dict[str, bool] = {}
-        read: list[tuple[str, str]] = []
-        for o in options_of(cls):
-            for variable in filter(None, o.env.split("|")):
-                if variable in environ:
-                    text = environ[variable]
-                    read.append((variable, text))
-                    values[o.name] = text != "0" if o.default else values.get(o.name, False) or text not in ("", "0")
-        return cls(env=tuple(read)).replace(**{**values, **explicit})
+    def for_environment(cls, environ: Environ = None, **explicit: bool) -> PassOptions:
+        """The defaults; the environment over them, read now, once; ``explicit`` over both."""
+        values, read = env_overrides(cls, environ)
+        return cls(env=read).replace(**{**values, **explicit})

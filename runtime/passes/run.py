@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from planner_core.decision import Decision, DecisionLog, Verdict
+from planner_core.log import tell
 from runtime.command_list import CommandList, Operand, Thunk
 from runtime.command_list.thunks.elementwise import Nop
 from runtime.passes.base import Applied, CommandPass
@@ -113,7 +114,7 @@ class _Run:
             sum(t.where != "none" and self._every_run(q) for q, t in before.items())
             - sum(len(made) for q, made in a.put if self._every_run(q))))
         if self.options.verbose or (self.options.print_fused and "decode" in p.switches):
-            print(self.decisions[-1])
+            tell("passes", str(self.decisions[-1]))
 
     def _every_run(self, position: int) -> bool:
         """Static packs are made in the first run only: fewer commands there are no saving of a run."""

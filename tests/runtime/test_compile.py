@@ -235,7 +235,7 @@ def test_every_option_of_every_stage_is_listed_once() -> None:
     c = compile_graph(two_layers(), CompileOptions(target=Target.METAL))
     rows = c.option_rows()
     assert len({r.info.name for r in rows}) == len(rows)
-    assert {r.stage for r in rows} == {"compile", "fusion", "plan", "passes"}
+    assert {r.stage for r in rows} == {"compile", "fusion", "plan", "lower", "passes"}
     assert [r.info.name for r in rows if r.changed] == []
     changed = c.with_options(alignment=256, narrow_rope=False, dead_code=False).option_rows()
     assert {r.info.name for r in changed if r.changed} == {"alignment", "narrow_rope", "dead_code"}

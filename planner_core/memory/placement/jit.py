@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import importlib.util
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from planner_core.environment import foreign
+
 __all__ = ["COMPILED", "Loops", "kernel", "loaded", "loops", "prepare", "preparing", "ready"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -27,7 +28,7 @@ _PACKAGE = "planner_core.memory.placement"
 _MODULES = ("kernels", "tree_kernel")
 _log = logging.getLogger(__name__)
 
-COMPILED = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+COMPILED = importlib.util.find_spec("numba") is not None and foreign("NUMBA_DISABLE_JIT", "0") == "0"
 """Inner loops can be compiled (numba's own ``NUMBA_DISABLE_JIT=1`` switches that off)."""
 LOADING, COMPILING = 1.0, 60.0
 """Seconds that loading kept loops takes, and compiling them: what plain loops may cost before that pays."""
@@ -61,7 +62,7 @@ def _stamp() -> Path:
     for name in _MODULES:
         stat = (folder / f"{name}.py").stat()
         facts += [name, str(stat.st_mtime_ns), str(stat.st_size)]
-    cache = Path(os.environ["NUMBA_CACHE_DIR"]) if "NUMBA_CACHE_DIR" in os.environ else folder / "__pycache__"
+    cache = Path(foreign("NUMBA_CACHE_DIR", str(folder / "__pycache__")))
     return cache / f"loops-{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:16]}.ready"
 
 

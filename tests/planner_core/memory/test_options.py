@@ -167,11 +167,11 @@ ENV = [("RLX_ARENA_NO_REUSE", "arena_no_reuse"), ("RLX_ARENA_PIN_HOST_STRUCTURE"
 
 
 @pytest.mark.parametrize(("variable", "option"), ENV)
-@pytest.mark.parametrize("text", ["1", "true", "0", ""])
+@pytest.mark.parametrize("text", ["1", "true", "YES", " on ", "0", "off", ""])
 def test_environment(monkeypatch: pytest.MonkeyPatch, variable: str, option: str, text: str) -> None:
     """§6: presets and entry points read it; the plan shows what was read; an explicit value wins."""
     monkeypatch.setenv(variable, text)
-    on = text in ("1", "true")
+    on = text in ("1", "true", "YES", " on ")
     assert getattr(PlanOptions.inference(), option) is on
     assert getattr(PlanOptions.backward_activations_only(), option) is on
     assert getattr(PlanOptions.for_target(Target.CPU), option) is on
@@ -182,7 +182,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, variable: str, option: str
                   plan_memory_f32_uniform_no_params, lambda g: plan_memory_with_policy(g, 64, P.NATIVE)):
         plan = checked(entry(g), g)
         assert getattr(plan.options, option) is on
-        assert plan.options.env == ((variable, text),)
+        assert plan.options.env == (((variable, text.strip()),) if text else ())
     explicit = plan_memory_with_options(g, 64, PlanOptions())
     assert getattr(explicit.options, option) is False and explicit.options.env == ()
 
@@ -205,9 +205,9 @@ def test_mem_verify_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_memory(g)
 
 
-@pytest.mark.parametrize(("text", "on"), [("1", True), ("true", False), ("0", False), (None, False)])
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("true", True), ("0", False), (None, False)])
 def test_pin_output_ancestors_variable(monkeypatch: pytest.MonkeyPatch, text: str | None, on: bool) -> None:
-    """§6: ``RLX_PIN_OUTPUT_ANCESTORS=1`` is read by ``plan_memory_f32_uniform`` alone."""
+    """§6: ``RLX_PIN_OUTPUT_ANCESTORS`` is read by ``plan_memory_f32_uniform`` alone."""
     if text is not None:
         monkeypatch.setenv("RLX_PIN_OUTPUT_ANCESTORS", text)
     g = small()

@@ -82,7 +82,7 @@ def test_weights_without_data_are_nobodys_copy() -> None:
 
 
 def test_sharing_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NO_SHARE_VARIABLE, "")
+    monkeypatch.setenv(NO_SHARE_VARIABLE, "on")
     cache = BucketedCompileCache(Device.CPU, LADDER)
     for _, end in LADDER:
         cache.get_or_compile(end - 1, graph)

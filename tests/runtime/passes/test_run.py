@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from planner_core import zoo
+from planner_core.errors import OptionError
 from planner_core.ir import Graph, QuantScheme
 from planner_core.ir.ops.region import activation_step, binary_step, result_of
 from planner_core.options import options_of
@@ -32,12 +33,15 @@ def test_spec_order() -> None:
     ("RLX_METAL_FUSE_DECODE", DECODE), ("RLX_METAL_FUSE_RESIDUAL_RMS", {"residual_rms_norm"}),
     ("RLX_METAL_FUSE_GDN_NORM", {"gated_norm"}), ("RLX_METAL_FUSE_DEPTHWISE", {"depthwise_conv"}),
 ])
-def test_a_fuse_switch_is_off_when_exactly_0(variable: str, off: set[str]) -> None:
+def test_a_fuse_switch_is_a_flag_like_any_other(variable: str, off: set[str]) -> None:
     everything = {p.name for p in PASSES}
     assert enabled(PassOptions.for_environment({})) == everything
-    assert enabled(PassOptions.for_environment({variable: "0"})) == everything - off
-    for text in ("1", "", "false", "00", "no"):
+    for text in ("0", "false", "No", "off"):
+        assert enabled(PassOptions.for_environment({variable: text})) == everything - off
+    for text in ("1", "", "on"):
         assert enabled(PassOptions.for_environment({variable: text})) == everything
+    with pytest.raises(OptionError, match=f"environment variable {variable} is '00'; wanted one of 1, true, yes, on, 0, false"):
+        PassOptions.for_environment({variable: "00"})
 
 
 @pytest.mark.parametrize(("variable", "name"), [
@@ -90,12 +94,15 @@ def test_host_forms_are_forced() -> None:
     assert run_passes(before).host_forced == frozenset()
 
 
-def test_applications_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_applications_are_logged(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """A library prints nothing: standard output is a command's, JSON perhaps."""
+    caplog.set_level("INFO", "rlx_viz")
     before = lowered(packed_mlp(QuantScheme.Q4_K))
     run_passes(before)
-    assert capsys.readouterr().out == ""
+    assert caplog.text == ""
     run_passes(before, PassOptions(print_fused=True))
-    assert "decode_mlp_separate at 4: applied, 4 dispatches" in capsys.readouterr().out
+    assert "decode_mlp_separate at 4: applied, 4 dispatches" in caplog.text
+    assert capsys.readouterr().out == ""
 
 
 def test_a_split_keeps_the_map_from_old_to_new() -> None:
