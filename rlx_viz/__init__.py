@@ -94,8 +94,7 @@ def compile(  # the name users look for
     else:
         raise RlxError(f"can't compile a {type(model).__name__}; wanted a path, an onnx.ModelProto, a Graph or a "
                        "Compilation")
-    compilation = compile_graph(graph, CompileOptions.for_target(target or "cpu", graph))
-    return compilation.with_options(**plan_options) if plan_options else compilation
+    return compile_graph(graph, CompileOptions.for_target(target or "cpu", graph, **plan_options))
 
 
 def _name(model: str | Path | Graph | Compilation | Any) -> str:

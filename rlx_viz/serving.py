@@ -268,8 +268,7 @@ class _Compiler:
                 c = self.model.at(**{**self.others, self.dim: upper})
             else:
                 graph = build(self.model, **{**self.others, self.dim: upper})
-                c = compile_graph(graph, CompileOptions.for_target(self.target, graph))
-                c = c.with_options(**self.changes) if self.changes else c
+                c = compile_graph(graph, CompileOptions.for_target(self.target, graph, **self.changes))
             seconds = time.perf_counter() - start
         except RlxError as e:
             raise RlxError(f"{self.name}: the bucket of {self.dim}={upper} can't be compiled: {e}") from e

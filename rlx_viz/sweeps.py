@@ -149,8 +149,7 @@ def plan_cell(source: Source, binding: Binding, target: str, changes: Mapping[st
         out = []
         for graph in graphs:
             start = time.perf_counter()
-            made = compile_graph(graph, CompileOptions.for_target(target, graph))
-            made = made.with_options(**changes) if changes else made
+            made = compile_graph(graph, CompileOptions.for_target(target, graph, **changes))
             which = (("graph", graph.name),) if len(graphs) > 1 else ()
             out.append(Cell.of((*binding, *which), made, time.perf_counter() - start))
         return out

@@ -8,7 +8,8 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,16 +86,18 @@ class CompileOptions:
 
     @classmethod
     def for_target(cls, target: Target | str, graph: Graph | None = None,
-                   environ: Environ = None) -> CompileOptions:
-        """The target's presets, looked up now for ``graph`` (the environment is read here, once).
+                   environ: Environ = None, **changes: Any) -> CompileOptions:
+        """The target's presets, looked up now for ``graph`` (the environment is read here, once), with options changed by
+        name as ``Compilation.with_options`` takes them.
 
         ``OptionError`` for a target that doesn't exist.
         """
         plan = PlanOptions.for_target(target, graph, environ)  # checks the target's name
-        return cls(Target(target), plan, fusion_for_target(target), LowerOptions.for_environment(environ),
+        made = cls(Target(target), plan, fusion_for_target(target), LowerOptions.for_environment(environ),
                    passes_for_target(target, environ))
+        return made.changed(graph, **changes) if changes else made
 
-    def plan_for(self, graph: Graph) -> PlanOptions:
+    def plan_for(self, graph: Graph | None) -> PlanOptions:
         """The plan's options: those given, or the target's preset for the graph (half stored as half under a mixed
         precision policy)."""
         if self.plan is not None:
@@ -132,7 +135,7 @@ class CompileOptions:
         """The pass options: those given, or the target's preset."""
         return self.passes if self.passes is not None else passes_for_target(self.target, self._environ)
 
-    def changed(self, graph: Graph, **delta: Any) -> CompileOptions:
+    def changed(self, graph: Graph | None, **delta: Any) -> CompileOptions:
         """A copy with options of any stage changed by name; text values are read as the option's type.
 
         ``target`` resets every group to its preset before the others apply; a plan that is the preset follows
@@ -212,6 +215,7 @@ class Compilation:
     commands_before: CommandList
     passed: PassResult
     timings: dict[str, float]
+    _stages: _Stages = field(repr=False)
     _pool: ExecutorPool | None = field(default=None, init=False, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -276,18 +280,15 @@ class Compilation:
 
         Text values are read as the option's type. Only the stages that an option touches run again.
         """
-        options = self.options.changed(self.legal, **delta)
-        if options.target is self.options.target and options.fusion_used == self.fusion.options:
-            if options.half is not self.options.half:
-                timings = {"fuse": self.timings.get("fuse", 0.0)}
-                legal = _timed(timings, "legalise", lambda: legalise(self.fusion.graph, options))
-                return _finish(options, self.source, self.fusion, legal, timings)
-            if options.plan_for(self.legal) == self.plan.options:
-                kept = {k: v for k, v in self.timings.items() if k != "passes"}
-                return _pass(options, self.source, self.fusion, self.legal, self.plan, self.commands_before, kept)
-            timings = {k: v for k, v in self.timings.items() if k in ("fuse", "legalise")}
-            return _finish(options, self.source, self.fusion, self.legal, timings)
-        return compile_graph(self.source, options)
+        return self.under(self.options.changed(self.legal, **delta))
+
+    def under(self, options: CompileOptions) -> Compilation:
+        """This graph under other options: a stage runs again only where something that it reads has changed since this
+        compilation, or since one that this one was made from. ``OptionError`` for other dims, which are bound already."""
+        if options.dims != self.options.dims:
+            raise OptionError(f"dims {options.dims.as_dict()}: this compilation's are bound to {self.options.dims.as_dict()}; "
+                              "compile the graph again")
+        return self._stages.compile(options.at_compile())
 
     def tensors(self) -> Any:
         """One row a tensor, as a frame: the plan's (``MemoryPlan.to_frame``) with ``birth``, ``death`` and ``last_read`` in
@@ -362,34 +363,68 @@ class Compilation:
         return one.run({k: v for k, v in inputs.items() if k not in given}, sanitize=sanitize, timed=timed)
 
 
-def _timed(timings: dict[str, float], stage: str, fn: Callable[[], _T]) -> _T:
-    start = time.perf_counter()
-    made = fn()
-    timings[stage] = time.perf_counter() - start
-    return made
-
-
 def legalise(graph: Graph, options: CompileOptions) -> Graph:
     """What the target stores and runs: casts of the precision policy; the host runs every op as it is."""
     return graph if options.precision is None else apply_precision(graph, options.precision)
 
 
-def _finish(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph,
-            timings: dict[str, float]) -> Compilation:
-    plan = _timed(timings, "plan", lambda: plan_graph(legal, options.plan_for(legal)))
-    _timed(timings, "verify", lambda: require_sound(legal, plan))
-    commands = _timed(timings, "lower", lambda: lower_graph(legal, plan, options.lower_used))
-    return _pass(options, source, fusion, legal, plan, commands, timings)
+MOST_KEPT = 12
+"""Results of one stage that a compilation and those made from it keep."""
 
 
-def _pass(options: CompileOptions, source: Graph, fusion: Fusion, legal: Graph, plan: MemoryPlan,
-          before: CommandList, timings: dict[str, float]) -> Compilation:
-    passed = _timed(timings, "passes", lambda: run_passes(before, options.passes_used))
+class _Stages:
+    """The stages of one source graph, each result kept under what it was made from. Safe for threads: two that want the
+    same may both make it, and one's is kept."""
+
+    def __init__(self, source: Graph, fusion: Fusion | None = None, target: Target | None = None) -> None:
+        self.source = source
+        self._kept: dict[str, OrderedDict[Hashable, tuple[Any, float]]] = {}
+        self._lock = threading.Lock()
+        if fusion is not None:
+            self._kept["fuse"] = OrderedDict({(target, fusion.options): (fusion, 0.0)})
+
+    def _stage(self, name: str, key: Hashable, make: Callable[[], _T], timings: dict[str, float]) -> _T:
+        kept = self._kept.setdefault(name, OrderedDict())
+        with self._lock:
+            found = kept.get(key)
+            if found is not None:
+                kept.move_to_end(key)
+        if found is None:
+            start = time.perf_counter()
+            found = make(), time.perf_counter() - start
+            with self._lock:
+                kept[key] = found
+                if len(kept) > MOST_KEPT:
+                    kept.popitem(last=False)
+        timings[name] = found[1]
+        made: _T = found[0]
+        return made
+
+    def compile(self, options: CompileOptions) -> Compilation:
+        """Every stage under these options."""
+        timings: dict[str, float] = {}
+        key: tuple[Hashable, ...] = (options.target, options.fusion_used)
+        fusion = self._stage("fuse", key, lambda: fuse_graph(self.source, options.target, options.fusion_used), timings)
+        key = (*key, options.half)
+        legal = self._stage("legalise", key, lambda: legalise(fusion.graph, options), timings)
+        wanted = options.plan_for(legal)
+        key = (*key, wanted)
+        plan = self._stage("plan", key, lambda: plan_graph(legal, wanted), timings)
+        self._stage("verify", key, lambda: require_sound(legal, plan), timings)
+        key = (*key, options.lower_used)
+        before = self._stage("lower", key, lambda: lower_graph(legal, plan, options.lower_used), timings)
+        key = (*key, options.passes_used)
+        passed = self._stage("passes", key, lambda: _passed(before, options.passes_used, fusion), timings)
+        return Compilation(options, self.source, fusion, legal, plan, before, passed, timings, self)
+
+
+def _passed(before: CommandList, options: PassOptions, fusion: Fusion) -> PassResult:
+    passed = run_passes(before, options)
     known = passed.commands.provenance
-    if known is not None:
-        known = dataclasses.replace(known, fusion=fusion, passes=passed.log)
-        passed = dataclasses.replace(passed, commands=dataclasses.replace(passed.commands, provenance=known))
-    return Compilation(options, source, fusion, legal, plan, before, passed, timings)
+    if known is None:
+        return passed
+    known = dataclasses.replace(known, fusion=fusion, passes=passed.log)
+    return dataclasses.replace(passed, commands=dataclasses.replace(passed.commands, provenance=known))
 
 
 def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compilation:
@@ -401,16 +436,11 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     options = (options or CompileOptions()).at_compile()
     already = bound_symbols(graph)
     graph = graph.bind({k: v for k, v in options.dims.values if already.get(k) != v}) if options.dims.values else graph
-    timings: dict[str, float] = {}
-    fusion = _timed(timings, "fuse", lambda: fuse_graph(graph, options.target, options.fusion_used))
-    legal = _timed(timings, "legalise", lambda: legalise(fusion.graph, options))
-    return _finish(options, graph, fusion, legal, timings)
+    return _Stages(graph).compile(options)
 
 
 def compile_template(fusion: Fusion, options: CompileOptions) -> Compilation:
     """A graph that was fused with its symbols open, bound by ``options.dims`` and compiled from there on."""
     options = options.at_compile()
     bound = dataclasses.replace(fusion, source=fusion.source.bind(options.dims), graph=fusion.graph.bind(options.dims))
-    timings = {"fuse": 0.0}
-    legal = _timed(timings, "legalise", lambda: legalise(bound.graph, options))
-    return _finish(options, bound.source, bound, legal, timings)
+    return _Stages(bound.source, bound, options.target).compile(options)

@@ -56,8 +56,7 @@ class Template:
     def at(self, **dims: int) -> Compilation:
         """The model compiled for these values, its weights those of every other binding."""
         graph = self.model.bind(dims)
-        made = compile_graph(graph, CompileOptions.for_target(self.target, graph))
-        return made.with_options(**self.changes) if self.changes else made
+        return compile_graph(graph, CompileOptions.for_target(self.target, graph, **self.changes))
 
     def build(self, dim: str = "", **others: int) -> Callable[[int], Graph]:
         """What a cache of buckets takes for ``build``: extent of ``dim`` (the one that ``others`` leave open) to graph.

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from planner_core.ir import DType
-from planner_core.memory import Target
-from planner_core.options import options_of
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.snapshot import snapshot
 from rlx_viz.snapshot_tables.caches import with_cache
 from runtime.caches.base import CacheBase
-from runtime.compile import Compilation, CompileOptions
+from runtime.compile import Compilation
 
 __all__ = ["Live", "Picture"]
 
@@ -34,14 +30,12 @@ class Live:
 
     def __init__(self, start: Compilation, name: str = "", redact: bool = False, cache: CacheBase | None = None) -> None:
         self.start, self.name, self.redact, self.cache = start, name, redact, cache
-        self._base = {_presets(start): _values(start)}
         self._last = start
 
     def renew(self) -> None:
         """Start from what a cache's largest entry is now."""
         if self.cache is not None and (now := self.cache.largest()) is not self.start:
             self.start = self._last = now
-            self._base = {_presets(now): _values(now)}
 
     def first(self) -> Picture:
         """The start's picture."""
@@ -63,24 +57,4 @@ class Live:
 
     def compile(self, options: Mapping[str, object]) -> Compilation:
         """The start under those options, equal to ``start.with_options(**options)``."""
-        last, wanted = self._last, dict(options)
-        whole = {o.name: wanted.pop(o.name) for o in options_of(CompileOptions) if o.name in wanted}
-        asked = self.start.options.changed(self.start.legal, **whole)
-        key = asked.target, asked.half
-        if key != _presets(last) or key not in self._base:
-            made = self.start.with_options(**dict(options))
-            if key not in self._base:
-                self._base[key] = _values(self.start.with_options(**whole))
-            return made
-        now, then = _values(last), {**self._base[key]}
-        delta = {k: then[k] for k in now if k not in wanted and now[k] != then[k]}
-        return last.with_options(**delta, **wanted)
-
-
-def _presets(c: Compilation) -> tuple[Target, DType | None]:
-    """What the other options' defaults hang on."""
-    return c.options.target, c.options.half
-
-
-def _values(c: Compilation) -> dict[str, Any]:
-    return {row.info.name: row.value for row in c.option_rows() if row.stage != "compile"}
+        return self._last.under(self.start.options.changed(self.start.legal, **options))

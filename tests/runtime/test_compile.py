@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from planner_core.errors import PlanError, UnboundDimError
+import rlx_viz
+from planner_core.errors import OptionError, PlanError, UnboundDimError
 from planner_core.fusion import no_fusion
-from planner_core.ir import DType, Graph, Shape
+from planner_core.ir import DimBinding, DType, Graph, Shape
 from planner_core.memory import PlanOptions, Target
 from runtime import CompileOptions, PrecisionPolicy, RunError, compile_graph, register_kernel
+from runtime import compile as compile_module
 
 
 def two_layers() -> Graph:
@@ -307,3 +312,38 @@ def test_a_scalar_is_padded_by_nothing() -> None:
     g = Graph("scalar")
     g.set_outputs(g.pad(g.reduce(g.input("x", (3,)), kind="sum", axes=(0,)), before=(), after=()), names=["y"])
     assert compile_graph(g, CompileOptions(fusion=no_fusion())).run({"x": np.ones(3, np.float32)}, sanitize=True)["y"] == 3
+
+
+def test_each_stage_runs_once_and_only_where_what_it_reads_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: options given at once plan once, a toggle runs what it touches, and going back runs nothing."""
+    counted: Counter[str] = Counter()
+
+    def counting(name: str) -> None:
+        real = getattr(compile_module, name)
+        monkeypatch.setattr(compile_module, name, lambda *a, **k: (counted.update([name]), real(*a, **k))[1])
+
+    for name in ("fuse_graph", "plan_graph", "require_sound", "lower_graph", "run_passes"):
+        counting(name)
+
+    def ran(c: Any) -> list[str]:
+        assert c.run({"x": X}, sanitize=True)
+        out = sorted(f"{n} ×{k}" if k > 1 else n for n, k in counted.items())
+        counted.clear()
+        return out
+
+    g = two_layers()
+    from_plan = ["lower_graph", "plan_graph", "require_sound", "run_passes"]
+    assert ran(rlx_viz.compile(g, alignment=256)) == ["fuse_graph", *from_plan]
+    assert ran(rlx_viz.compile(g, fusion=False, target="metal")) == ["fuse_graph", *from_plan]
+    start = rlx_viz.compile(g, target="metal")
+    counted.clear()
+    assert ran(start.with_options(arena_no_reuse=True)) == from_plan
+    assert ran(start.with_options(static_weight_pack=False)) == ["lower_graph", "run_passes"]
+    assert ran(start.with_options(narrow_rope=False)) == ["run_passes"]
+    off = start.with_options(fusion=False)
+    assert ran(off) == ["fuse_graph", *from_plan]
+    assert ran(off.with_options(fusion=True)) == []
+    assert ran(start.with_options(fusion=False)) == []
+    assert ran(start.under(start.options)) == []
+    with pytest.raises(OptionError, match="are bound to"):
+        start.under(dataclasses.replace(start.options, dims=DimBinding.of({"B": 2})))

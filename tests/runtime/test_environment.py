@@ -18,7 +18,7 @@ import runtime
 from planner_core.environment import VARIABLES, flag
 from planner_core.errors import OptionError
 from planner_core.ir import Graph, save_graph
-from planner_core.ir.ops.region import activation_step
+from planner_core.ir.ops.region import binary_step
 from runtime.compile import CompileOptions, compile_graph, environment_variables
 from runtime.lowering import LowerOptions
 
@@ -99,6 +99,6 @@ def test_a_wrong_variable_is_one_line(tmp_path: Path) -> None:
 
 
 def decoding() -> Graph:
-    """A region of one step, which a command pass makes a plain thunk."""
+    """A short region, which a command pass makes plain thunks."""
     g = Graph("decoding")
-    return g.set_outputs(g.elementwise_region(g.input("x", (1, 8)), steps=(activation_step("exp", 0),)))
+    return g.set_outputs(g.elementwise_region(g.input("x", (1, 8)), g.input("y", (1, 8)), steps=(binary_step("mul", 0, 1),)))
