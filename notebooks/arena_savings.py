@@ -25,7 +25,7 @@ import pandas as pd
 
 import rlx_viz
 from planner_core import zoo
-from rlx_viz.units import bytes_text
+from planner_core.units import bytes_text
 
 
 def compiled(model, name):

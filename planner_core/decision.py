@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from planner_core.show import Facts, Shown
+
 __all__ = ["Decision", "DecisionLog", "Verdict"]
 
 
@@ -50,12 +52,15 @@ class Decision:
         return f"{self.stage} {self.rule} at {self.anchor}: {self.verdict.value}, {what}" + (f" ({facts})" if facts else "")
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionLog:
+@dataclass(frozen=True, slots=True, repr=False)
+class DecisionLog(Shown):
     """Every decision of one stage, in the order taken; ``labels`` name anchors for people."""
 
     decisions: tuple[Decision, ...] = ()
     labels: Mapping[int, str] = field(default_factory=dict, compare=False)
+
+    def _facts(self) -> Facts:
+        return ("DecisionLog", (("applied", len(self.applied())), ("refused", len(self.refused()))), "log.to_frame() lists them with reasons")
 
     def __len__(self) -> int:
         return len(self.decisions)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from planner_core.errors import RlxError
+from planner_core.units import bytes_text
 from rlx_viz.outputs import DIFF
-from rlx_viz.units import bytes_text
 from runtime.compile import Compilation
 
 __all__ = ["NUMBERS", "Change", "Grown", "Growth", "Limit", "growth", "limit_of", "read_summary"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner_core.errors import RlxError
 from planner_core.ir import Array, DType, Graph, write_atomically
-from rlx_viz.units import bytes_text
+from planner_core.units import bytes_text
 from runtime.compile import Compilation
 from runtime.executors import HostExecutor
 

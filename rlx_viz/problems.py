@@ -15,10 +15,10 @@ from planner_core.memory.placement import Problem, Solution
 from planner_core.memory.placement.fixed import require_consistent
 from planner_core.memory.placement.problem_csv import read_problem, write_problem
 from planner_core.memory.placement.solve import solve
+from planner_core.units import bytes_text
 from rlx_viz.columns import Column, ColumnDocument, StringTable, Tables, exact_int
 from rlx_viz.figures.placement import fragmentation
 from rlx_viz.snapshot_tables.claims import optimal_text
-from rlx_viz.units import bytes_text
 from rlx_viz.version import VERSION
 
 __all__ = ["plan_problem", "problem_document"]

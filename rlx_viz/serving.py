@@ -79,7 +79,7 @@ class ServingCost:
     ladders: tuple[LadderCost, ...]
 
     def __repr__(self) -> str:
-        from rlx_viz.units import bytes_text
+        from planner_core.units import bytes_text
 
         parts = [f"{c.ladder}: {bytes_text(c.resident_bytes)} resident, {100 * c.padding_waste:.1f}% padding" for c in self.ladders[:2]]
         more = f"; {len(self.ladders) - 2} more" if len(self.ladders) > 2 else ""

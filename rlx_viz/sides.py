@@ -14,11 +14,11 @@ from planner_core.memory import ARENA, WEIGHTS, lower_bound
 from planner_core.memory.bounds import align_up
 from planner_core.memory.placement.solve import solve
 from planner_core.memory.problem import I64, Problem
+from planner_core.units import count_text
 from rlx_viz.columns import ColumnDocument, exact_int
 from rlx_viz.foreign.matching import Matched, Order
 from rlx_viz.foreign.plan import Region
 from rlx_viz.snapshot_tables.tensors import NONE
-from rlx_viz.units import count_text
 from rlx_viz.verdict import Side
 from runtime.compile import Compilation
 

@@ -32,6 +32,8 @@ from planner_core.memory import (
 )
 from planner_core.memory.verify import require_sound
 from planner_core.options import OptionInfo, coerce_option, option, options_of, variables_of
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 from runtime.command_list import CommandList
 from runtime.executors import ExecutorPool, HostExecutor
 from runtime.legalise import apply_precision
@@ -203,8 +205,8 @@ class OptionRow:
         return bool(self.value != self.default)
 
 
-@dataclass(eq=False, slots=True)
-class Compilation:
+@dataclass(eq=False, slots=True, repr=False)
+class Compilation(Shown):
     """Every stage of one compilation; nothing downstream computes a stage again. ``timings`` in seconds."""
 
     options: CompileOptions
@@ -218,6 +220,13 @@ class Compilation:
     _stages: _Stages = field(repr=False)
     _pool: ExecutorPool | None = field(default=None, init=False, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def _facts(self) -> Facts:
+        p, options = self.plan, self.options
+        return (f"Compilation of {self.source.name!r} for {options.target.value}", (
+            ("nodes", f"{len(self.source):,}"), ("dispatches", f"{self.commands.dispatches:,}"), ("to allocate", bytes_text(self.allocate_bytes)),
+            ("arena", bytes_text(p.arena_size)), ("weights", bytes_text(p.weights_size)), ("optimal", p.optimal)),
+            "rlx_viz.explore(c) shows it, c.summary() has the numbers, c.run(inputs) runs it")
 
     @property
     def fused(self) -> Graph:

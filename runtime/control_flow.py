@@ -29,10 +29,14 @@ class _Key:
     __slots__ = ("__weakref__",)
 
 
+def _key(body: Graph) -> _Key:
+    return _Key()
+
+
 def _compiled(body: Graph) -> Compilation:
     """The body's compilation, made by one thread and used by all."""
     with _LOCK:
-        key = body._cache.setdefault("runtime.body", _Key())
+        key = body.derived(_key)
         found = _COMPILED.get(key)
         if found is None:
             found = _COMPILED[key] = compile_graph(body, CompileOptions())

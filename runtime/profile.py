@@ -11,6 +11,7 @@ import numpy as np
 
 from planner_core.ir import Array, Graph
 from planner_core.memory import live_curve
+from planner_core.show import Facts, Shown
 from runtime.command_list import CommandList
 from runtime.trace import events_of, thunk_facts, write_events
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Profile", "profile"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Profile:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Profile(Shown):
     """One number a thunk: ``seconds`` (the median of ``repeat`` runs), ``flops`` (of the graph ops that it runs; a
     fused command has the sum of those it replaced). ``live``: arena bytes live at each schedule step."""
 
@@ -30,6 +31,11 @@ class Profile:
     flops: Array
     repeat: int
     live: Array
+
+    def _facts(self) -> Facts:
+        return (f"Profile of {self.commands.name!r}", (
+            ("commands", f"{len(self.seconds):,}"), ("total", f"{self.total_seconds * 1e3:.3f} ms"), ("repeats", self.repeat)),
+            "profile.to_frame() has a row a command")
 
     @property
     def total_seconds(self) -> float:

@@ -16,6 +16,7 @@ from planner_core.fusion.rule import ANY, RULES, Limits, Rule
 from planner_core.ir import Graph, NodeId
 from planner_core.ir.folds import folded_transposes
 from planner_core.ir.traits import Trait
+from planner_core.show import Facts, Shown
 from planner_core.target import Target
 
 __all__ = ["PIPELINE_REASONS", "Fusion", "fuse_graph", "limits_of"]
@@ -26,8 +27,8 @@ PIPELINE_REASONS = frozenset({Refusal.SHAPE, Refusal.ORDER, Refusal.OVERWRITTEN,
 """Refusals that the pipeline itself gives to a rewrite that does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fusion(Shown):
     """What the fusion stage made of a graph.
 
     ``fused_of[i]`` is the node of ``graph`` that stands for node i of ``source`` (-1: nothing needs it);
@@ -45,6 +46,11 @@ class Fusion:
     frozen: frozenset[str] = frozenset()
     rounds: int = 0
     _by_node: dict[NodeId, list[Decision]] = field(default_factory=dict, repr=False, compare=False)
+
+    def _facts(self) -> Facts:
+        return (f"Fusion of {self.source.name!r} for {self.target.value}", (
+            ("nodes before", f"{len(self.source):,}"), ("after", f"{len(self.graph):,}"), ("applied", len(self.log.applied())),
+            ("refused", len(self.log.refused()))), "fusion.log.to_frame() lists every decision")
 
     def node(self, node: NodeId | str) -> NodeId:
         """The source node's id, by id or name."""

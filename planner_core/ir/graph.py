@@ -7,10 +7,10 @@ registry. Text and JSON forms: ``text.py``, ``files.py``; checks: ``validate.py`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,12 @@ from planner_core.ir.dtype import DType
 from planner_core.ir.op import Array, Op, TensorData, check_arity
 from planner_core.ir.shape import Dim, DimBinding, DimLike, Shape, dim
 from planner_core.ir.traits import Trait
+from planner_core.show import Facts, Shown
 
 __all__ = ["Graph", "Node", "NodeId", "Source", "Uses"]
 
 NodeId = int
+_T = TypeVar("_T")
 IntArray = npt.NDArray[np.int64]
 
 
@@ -77,11 +79,15 @@ class Uses:
         return list(zip(self.reader[a:b].tolist(), self.operand[a:b].tolist(), strict=True))
 
 
-class Graph:
+class Graph(Shown):
     """A model as nodes in schedule order.
 
     ``outputs`` are node ids (repeats allowed); ``weights`` maps a param's name to its data where known.
     """
+
+    def _facts(self) -> Facts:
+        return (f"Graph {self.name!r}", (("nodes", f"{len(self.nodes):,}"), ("inputs", len(self.inputs)), ("params", len(self.params)),
+                                         ("outputs", len(self.outputs))), "rlx_viz.compile(graph) plans it; print(planner_core.ir.to_text(graph))")
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
@@ -92,7 +98,7 @@ class Graph:
         self.notes: list[str] = []
         """What an importer had to assume, one sentence each; not part of the content hash."""
         self._named: dict[str, NodeId] = {}
-        self._cache: dict[str, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
 
     # --- building ---------------------------------------------------------------------------------
 
@@ -208,6 +214,14 @@ class Graph:
             out.append(name)
         return out
 
+    def derived(self, fn: Callable[..., _T], *args: Hashable) -> _T:
+        """``fn(self, *args)``, worked out once and kept until a node is added. ``fn`` and ``args`` are the key."""
+        key = (fn, *args)
+        if key not in self._cache:
+            self._cache[key] = fn(self, *args)
+        found: _T = self._cache[key]
+        return found
+
     # --- looking ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -220,9 +234,6 @@ class Graph:
         return isinstance(other, Graph) and self.content_hash == other.content_hash
 
     __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<Graph {self.name!r}: {len(self.nodes)} nodes, {len(self.outputs)} outputs>"
 
     def of(self, *ops: type[Op] | str) -> list[NodeId]:
         """Ids of the nodes with one of these ops, in order: ``g.of(MatMul)``, or by name ``g.of("MatMul")``.
@@ -326,7 +337,7 @@ class Graph:
         out = Graph(self.name)
         for n in self.nodes:
             out.add(_bind_op(n.op, values), *n.inputs, name=n.name, source=n.source)
-        out.weights = self.weights
+        out.weights = dict(self.weights)
         out.notes = list(self.notes)
         out.set_outputs(*self.outputs, names=self.output_names)
         return out

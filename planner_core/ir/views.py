@@ -39,11 +39,11 @@ def is_static(op: Op, operands: Collection[bool]) -> bool:
 
 def static_mask(graph: Graph) -> list[bool]:
     """Of every node, whether it is static: computed from params and constants alone; worked out once a graph."""
-    found = graph._cache.get("static")
-    if isinstance(found, list):
-        return found
+    return graph.derived(_static_mask)
+
+
+def _static_mask(graph: Graph) -> list[bool]:
     static = [False] * len(graph)
     for n in graph.nodes:
         static[n.id] = is_static(n.op, [static[i] for i in n.inputs])
-    graph._cache["static"] = static
     return static

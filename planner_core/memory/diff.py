@@ -9,6 +9,8 @@ from planner_core.ir import Graph, NodeId
 from planner_core.memory.options import PlanOptions
 from planner_core.memory.plan import MemoryPlan, Slot
 from planner_core.options import options_of
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 
 __all__ = ["PlanDiff", "TensorChange", "diff_plans", "match_nodes"]
 
@@ -29,13 +31,19 @@ class TensorChange:
     """Rules that extend it in one plan only, and options that differ, as ``name: old -> new``."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDiff:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlanDiff(Shown):
     changes: tuple[TensorChange, ...]
     only_a: tuple[NodeId, ...]
     only_b: tuple[NodeId, ...]
     options: tuple[tuple[str, object, object], ...]
     arena_delta: int
+
+    def _facts(self) -> Facts:
+        return ("PlanDiff", (("changed tensors", len(self.changes)), ("only in a", len(self.only_a)), ("only in b", len(self.only_b)),
+                             ("options", len(self.options)), ("arena", f"{'-' if self.arena_delta < 0 else '+'}{bytes_text(abs(self.arena_delta))}")),
+                "diff.changes lists them")
+
 
 
 def _hashes(graph: Graph) -> list[int]:

@@ -63,9 +63,10 @@ class GraphFacts:
 
 def facts_of(graph: Graph) -> GraphFacts:
     """The facts, built on first use and kept with the graph until a node is added."""
-    found = graph._cache.get("facts")
-    if isinstance(found, GraphFacts):
-        return found
+    return graph.derived(_facts_of)
+
+
+def _facts_of(graph: Graph) -> GraphFacts:
     count = len(graph)
     boundary, elements, dtype = [0] * count, [0] * count, [0] * count
     parent, root, before = [-1] * count, list(range(count)), [0] * count
@@ -91,11 +92,9 @@ def facts_of(graph: Graph) -> GraphFacts:
         elif is_view(graph, i):
             p = n.inputs[0]
             parent[i], root[i], before[i] = p, root[p], before[p] + _elements_before(graph, n)
-    made = GraphFacts(np.asarray(boundary, np.int8), np.asarray(elements, np.int64), np.asarray(dtype, np.int8),
+    return GraphFacts(np.asarray(boundary, np.int8), np.asarray(elements, np.int64), np.asarray(dtype, np.int8),
                       np.asarray(parent, np.int64), np.asarray(root, np.int64), np.asarray(before, np.int64), kinds,
                       np.asarray(results, np.int64))
-    graph._cache["facts"] = made
-    return made
 
 
 def resolve_view_root(graph: Graph, node: NodeId) -> tuple[NodeId, int]:

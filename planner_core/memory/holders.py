@@ -66,18 +66,22 @@ def holders(plan: MemoryPlan, share: float = SHARE) -> list[Holder]:
     graph = plan.graph
     if graph is None or not plan.arena_size:
         return []
-    found: list[Holder] = plan._cache.setdefault("holders", [])
-    if "holders done" not in plan._cache:
-        singles = list(_candidates(plan))
-        for c in (*singles, *_together(singles)):
-            without = _arena_without(plan, graph, c, (1 - share) * plan.arena_size)
-            alone = max((h.held for h in found), default=0)
-            if plan.arena_size - without > share * plan.arena_size and (
-                    " + " not in c.name or plan.arena_size - without > alone + share * plan.arena_size):
-                found.append(Holder(c.name, c.doc, c.options, plan.arena_size, without))
-        found.sort(key=lambda h: (-h.held, h.name))
-        plan._cache["holders done"] = True
-    return list(found)
+    return list(plan.derived(_holders, share))
+
+
+def _holders(plan: MemoryPlan, share: float) -> list[Holder]:
+    graph, found = plan.graph, list[Holder]()
+    if graph is None:
+        return found
+    singles = list(_candidates(plan))
+    for c in (*singles, *_together(singles)):
+        without = _arena_without(plan, graph, c, (1 - share) * plan.arena_size)
+        alone = max((h.held for h in found), default=0)
+        if plan.arena_size - without > share * plan.arena_size and (
+                " + " not in c.name or plan.arena_size - without > alone + share * plan.arena_size):
+            found.append(Holder(c.name, c.doc, c.options, plan.arena_size, without))
+    found.sort(key=lambda h: (-h.held, h.name))
+    return found
 
 
 def _candidates(plan: MemoryPlan) -> Iterator[_Candidate]:

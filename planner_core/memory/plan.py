@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from planner_core.memory.liveness import Extension, ExtensionTable
 from planner_core.memory.options import PlanOptions
 from planner_core.memory.problem import Problem
 from planner_core.options import coerce_option, options_of
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 
 if TYPE_CHECKING:
     from planner_core.memory.explain import AliveReason, HereReason, Peak, Saving
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ARENA", "NO_SLOT", "SPACES", "WEIGHTS", "MemoryPlan", "Slot"]
 
 ARENA, WEIGHTS, NO_SLOT = 0, 1, 2
+_T = TypeVar("_T")
 SPACES = ("arena", "weights", "none")
 
 
@@ -66,8 +69,8 @@ class Assignments(Mapping[NodeId, Slot]):
         return int((self._plan.space != NO_SLOT).sum())
 
 
-@dataclass(eq=False, slots=True)
-class MemoryPlan:
+@dataclass(eq=False, slots=True, repr=False)
+class MemoryPlan(Shown):
     """Where every tensor of a graph lives, when, and why. One array entry a node; steps are node ids.
 
     ``arena_size`` and ``weights_size`` include the last guard; ``scratch_size`` is the largest arena of a
@@ -100,7 +103,29 @@ class MemoryPlan:
     """Nothing is reused: by option, or because a rule demands it."""
     inplace: tuple[tuple[NodeId, NodeId], ...] = ()
     graph: Graph | None = field(default=None, repr=False)
-    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def read_only(self) -> MemoryPlan:
+        """This plan with columns that can't be written any more: what a planner or a loader does last."""
+        for f in fields(self):
+            column = getattr(self, f.name, None)
+            if isinstance(column, np.ndarray):
+                column.flags.writeable = False
+        return self
+
+    def derived(self, fn: Callable[..., _T], *args: Hashable) -> _T:
+        """``fn(self, *args)``, worked out once: a plan doesn't change."""
+        key = (fn, *args)
+        if key not in self._cache:
+            self._cache[key] = fn(self, *args)
+        found: _T = self._cache[key]
+        return found
+
+    def _facts(self) -> Facts:
+        name = f" of {self.graph.name!r}" if self.graph is not None else ""
+        return (f"MemoryPlan{name}", (
+            ("tensors", f"{len(self.birth):,}"), ("arena", bytes_text(self.arena_size)), ("weights", bytes_text(self.weights_size)),
+            ("scratch", bytes_text(self.scratch_size)), ("optimal", self.optimal)), "plan.to_frame() lists the tensors")
 
     @property
     def assignments(self) -> Mapping[NodeId, Slot]:
@@ -205,19 +230,13 @@ class MemoryPlan:
         """The step with most live bytes, and every tensor live there, largest first."""
         from planner_core.memory.explain import peak
 
-        if "peak" not in self._cache:
-            self._cache["peak"] = peak(self)
-        found: Peak = self._cache["peak"]
-        return found
+        return self.derived(peak)
 
     def savings(self) -> list[Saving]:
         """From "every tensor its own bytes" to this plan, step by step, in signed bytes."""
         from planner_core.memory.explain import savings
 
-        if "savings" not in self._cache:
-            self._cache["savings"] = savings(self)
-        found: list[Saving] = self._cache["savings"]
-        return found
+        return self.derived(savings)
 
     def to_frame(self) -> Any:
         """One row a node: names, live range in nodes, slot in bytes, what keeps it (``planner_core.frames.plan_frame``)."""

@@ -197,7 +197,7 @@ def plan_graph(
         from planner_core.memory.verify import require_sound
 
         require_sound(graph, plan, outside=unallocated)
-    return plan
+    return plan.read_only()
 
 
 def _without_views(f: GraphFacts) -> GraphFacts:

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from planner_core.errors import PlanError
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 
 __all__ = ["Budget", "Offsets", "Problem", "Strategy"]
 
@@ -25,8 +27,8 @@ I64 = npt.NDArray[np.int64]
 Offsets = I64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Problem(Shown):
     """Buffers to place. Live ranges are inclusive at both ends; ``fixed`` is an offset or -1 (free).
 
     All columns int64 of one length; sizes and guards in bytes, alignments powers of two.
@@ -38,6 +40,12 @@ class Problem:
     alignment: I64
     guard: I64
     fixed: I64
+
+    def _facts(self) -> Facts:
+        last = int(self.death.max(initial=-1)) + 1
+        return ("Problem", (("buffers", f"{len(self):,}"), ("steps", f"{last - min(0, int(self.birth.min(initial=0))):,}"),
+                            ("bytes", bytes_text(int(self.size.sum()))), ("fixed", int((self.fixed >= 0).sum()))),
+                "planner_core.memory.placement.solve(problem)")
 
     def __post_init__(self) -> None:
         n = len(self.birth)

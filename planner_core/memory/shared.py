@@ -51,7 +51,7 @@ class SharedWeightLayout:
                             f"the backward graph {sorted(names)}")
         out = dataclasses.replace(
             plan, space=plan.space.copy(), offset=plan.offset.copy(), size=plan.size.copy(),
-            guard=plan.guard.copy(), weights_size=self.size, _cache={})
+            guard=plan.guard.copy(), weights_size=self.size)
         guard = max(plan.options.alignment, MIN_GUARD)
         for p in graph.params:
             slot, want = mine[graph[p].name], int(plan.size[p])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from planner_core.units import bytes_text
 from rlx_viz.fit import Fit, Region
-from rlx_viz.units import bytes_text
 
 __all__ = ["fit_text"]
 

@@ -11,6 +11,7 @@ import typer
 from planner_core.fusion import DEVICES
 from planner_core.memory import holders
 from planner_core.options import options_of
+from planner_core.units import bytes_text
 from rlx_viz.budget import BOARDS, budget_of
 from rlx_viz.cli.arguments import (
     OVER,
@@ -29,7 +30,6 @@ from rlx_viz.cli.arguments import (
 from rlx_viz.cli.fitting import fit_text
 from rlx_viz.cli.text import decisions_text, summary_text
 from rlx_viz.fit import Region, fit
-from rlx_viz.units import bytes_text
 from runtime.compile import GROUPS, CompileOptions, environment_variables
 from runtime.precision import PrecisionPolicy
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 import rlx_viz
+from planner_core.units import bytes_text
 from rlx_viz.cli.arguments import Dims, Model, Redact, Sets, Shapes, TargetOption, UsageError, command_text, load, pairs
 from rlx_viz.cli.text import summary_text
-from rlx_viz.units import bytes_text
 
 __all__ = ["demo", "report"]
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from planner_core.units import bytes_text
 from rlx_viz.cli.arguments import Sets, TargetOption, UsageError, pairs, write
 from rlx_viz.outputs import SWEEP
 from rlx_viz.sources import source_of
 from rlx_viz.sweeps import Sweep, sweep_source
-from rlx_viz.units import bytes_text
 
 __all__ = ["sweep", "sweep_text"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlx_viz.units import bytes_text
+from planner_core.units import bytes_text
 
 __all__ = ["decisions_text", "summary_text"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlx_viz.units import bytes_text
+from planner_core.units import bytes_text
 from runtime.caches import CacheEvent, EntryStats
 
 if TYPE_CHECKING:

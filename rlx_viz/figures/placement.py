@@ -13,7 +13,7 @@ from planner_core.ir import Graph
 from planner_core.memory import MemoryPlan, PlanOptions, lower_bound, plan_graph
 from planner_core.memory.placement import Failure, Problem, Solution, compare
 from planner_core.memory.placement.structure import cliques_of
-from rlx_viz.units import bytes_text
+from planner_core.units import bytes_text
 from runtime.compile import Compilation
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planner_core.units import bytes_text
 from rlx_viz.figures.ticks import byte_ticks
-from rlx_viz.units import bytes_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlx_viz.units import bytes_text
+from planner_core.units import bytes_text
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

@@ -16,10 +16,10 @@ import numpy as np
 from planner_core.memory import WEIGHTS, facts_of, lower_bound
 from planner_core.memory.facts import NOT_BOUNDARY
 from planner_core.memory.problem import I64, Problem
+from planner_core.units import count_text
 from rlx_viz.columns import Column
 from rlx_viz.foreign.plan import ForeignPlan, Region
 from rlx_viz.snapshot_tables.tensors import NONE
-from rlx_viz.units import count_text
 from runtime.compile import Compilation
 
 __all__ = ["Matched", "Order", "match_plan"]

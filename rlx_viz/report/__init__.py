@@ -21,9 +21,9 @@ from markupsafe import Markup
 
 from planner_core.errors import RlxError
 from planner_core.ir import write_atomically
+from planner_core.units import bytes_text
 from rlx_viz.columns import ALIGNMENT, ColumnDocument
 from rlx_viz.static.joiner import front_end, stylesheet
-from rlx_viz.units import bytes_text
 
 __all__ = ["ReportError", "render_html", "write_report"]
 

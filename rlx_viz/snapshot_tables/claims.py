@@ -15,9 +15,9 @@ from planner_core.ir import Graph
 from planner_core.ir.ops import Custom
 from planner_core.memory import BodyPlan, Holder, MemoryPlan, body_plans, holders, largest_step
 from planner_core.memory.facts import DTYPES, facts_of
+from planner_core.units import bytes_text
 from rlx_viz.columns import Column, StringTable, exact_int
 from rlx_viz.snapshot_tables.names import Names
-from rlx_viz.units import bytes_text
 
 __all__ = ["CONDITIONS", "body_tables", "claims_of", "opaque_ops", "optimal_text"]
 

@@ -50,9 +50,13 @@ def estimates(c: Compilation) -> dict[str, Any] | None:
 
 
 def _kept(fusion: Fusion, device: str) -> tuple[str, float, float]:
-    cache, key = fusion.graph._cache, f"estimate {device} of {id(fusion.source)}"
-    if key not in cache:
+    kept, key = fusion.graph.derived(_estimates), (device, id(fusion.source))
+    if key not in kept:
         view = estimate(fusion, device)
-        cache[key] = (view.device.title, round(view.us_before, 3), round(view.us, 3))
-    title, before, after = cache[key]
-    return str(title), float(before), float(after)
+        kept[key] = (view.device.title, round(view.us_before, 3), round(view.us, 3))
+    return kept[key]
+
+
+def _estimates(graph: Graph) -> dict[tuple[str, int], tuple[str, float, float]]:
+    """Filled by ``_kept``: what was estimated for a graph, by device and by the source that it was fused from."""
+    return {}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def graph_tables(
     source = fusion.source
     drawn = max(len(source), len(legal)) <= MOST_DRAWN
     groups = _groups(source)
-    place = _group_layout(source, groups)
+    place = source.derived(_group_layout)
     u4 = np.uint32
     ids = np.flatnonzero(groups.group >= 0)
     of = groups.group[ids]
@@ -68,20 +67,18 @@ def graph_tables(
 
 def node_bytes(graph: Graph) -> Column:
     """Bytes of each node's value in its own dtype; 0 where an extent is unknown."""
-    found = graph._cache.get("value_bytes")
-    if found is None:
-        elements = facts_of(graph).elements.tolist()
-        sizes = [n.dtype.nbytes(e) if e >= 0 else 0 for n, e in zip(graph.nodes, elements, strict=True)]
-        found = graph._cache["value_bytes"] = np.asarray(sizes, dtype=np.float64)
-    return np.asarray(found)
+    return graph.derived(_node_bytes)
+
+
+def _node_bytes(graph: Graph) -> Column:
+    elements = facts_of(graph).elements.tolist()
+    sizes = [n.dtype.nbytes(e) if e >= 0 else 0 for n, e in zip(graph.nodes, elements, strict=True)]
+    return np.asarray(sizes, dtype=np.float64)
 
 
 def _layout(graph: Graph) -> tuple[Column, Column]:
     """Layer and place of each node; params and constants get layer 0 and place -1: not drawn."""
-    found: tuple[Column, Column] | None = graph._cache.get("layout")
-    if found is None:
-        found = graph._cache["layout"] = _place(graph)
-    return found
+    return graph.derived(_place)
 
 
 def _place(graph: Graph) -> tuple[Column, Column]:
@@ -103,10 +100,11 @@ def _place(graph: Graph) -> tuple[Column, Column]:
 
 def _groups(source: Graph) -> Modules:
     """Module runs at the depth that makes the clearest picture, at most ``MOST_GROUPS``."""
-    found: Modules | None = source._cache.get("groups")
-    if found is None:
-        found = source._cache["groups"] = modules(source, _depth(source), MOST_GROUPS)
-    return found
+    return source.derived(_best_groups)
+
+
+def _best_groups(source: Graph) -> Modules:
+    return modules(source, _depth(source), MOST_GROUPS)
 
 
 def _depth(source: Graph) -> int:
@@ -115,10 +113,7 @@ def _depth(source: Graph) -> int:
     return 1 + off.index(min(off))
 
 
-def _group_layout(source: Graph, groups: Modules) -> tuple[Column, Column]:
-    found: Any = source._cache.get("group_layout")
-    if found is None:
-        made = layered_layout(len(groups.names), groups.src, groups.dst)
-        found = made.layer.astype(np.uint32), made.x.astype(np.float32)
-        source._cache["group_layout"] = found
-    return found[0], found[1]
+def _group_layout(source: Graph) -> tuple[Column, Column]:
+    groups = _groups(source)
+    made = layered_layout(len(groups.names), groups.src, groups.dst)
+    return made.layer.astype(np.uint32), made.x.astype(np.float32)

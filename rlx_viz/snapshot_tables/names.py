@@ -112,14 +112,14 @@ def _indexed(texts: list[str]) -> tuple[list[str], Column]:
     return list(seen), index
 
 
+def _plain_texts(graph: Graph) -> list[tuple[list[str], Column]]:
+    names = Names(redact=False)
+    return [_indexed(t) for t in _texts(graph, names, names.name)]
+
+
 def text_columns(graph: Graph, names: Names, strings: StringTable, *, source: bool = False) -> dict[str, Column]:
     """Columns ``name``, ``op``, ``shape``, ``source`` of a graph's nodes. Plain texts are made once a graph."""
     name_of = names.source_name if source else names.name
-    # Kept where the graph keeps what is derived from it: dropped as soon as a node is added.
-    found = None if names.redact else graph._cache.get("texts")
-    if found is None:
-        found = [_indexed(t) for t in _texts(graph, names, name_of)]
-        if not names.redact:
-            graph._cache["texts"] = found
+    found = graph.derived(_plain_texts) if not names.redact else [_indexed(t) for t in _texts(graph, names, name_of)]
     return {column: strings.intern_all(unique)[index] if unique else np.zeros(0, np.uint32)
             for column, (unique, index) in zip(TEXT_COLUMNS, found, strict=True)}

@@ -38,12 +38,13 @@ def families_of(*graphs: Graph) -> list[str]:
 
 
 def _families(graph: Graph) -> tuple[list[str], Column]:
-    found: tuple[list[str], Column] | None = graph._cache.get("families")
-    if found is None:
-        code: dict[str, int] = {}
-        index = np.asarray([code.setdefault(n.op.family, len(code)) for n in graph.nodes], dtype=np.uint8)
-        found = graph._cache["families"] = (list(code), index)
-    return found
+    return graph.derived(_family_codes)
+
+
+def _family_codes(graph: Graph) -> tuple[list[str], Column]:
+    code: dict[str, int] = {}
+    index = np.asarray([code.setdefault(n.op.family, len(code)) for n in graph.nodes], dtype=np.uint8)
+    return list(code), index
 
 
 def plan_tables(

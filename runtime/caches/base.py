@@ -14,6 +14,8 @@ from typing import Any
 
 from planner_core.environment import flag, variable
 from planner_core.ir import Array
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 from runtime.caches.stats import CacheEvent, CacheLog, EntryStats, Totals, entries_frame
 from runtime.compile import Compilation
 from runtime.errors import RunError
@@ -79,8 +81,12 @@ _WAITING: dict[int, InFlight] = {}
 _WAITING_LOCK = threading.Lock()
 
 
-class CacheBase:
+class CacheBase(Shown):
     """Entries by an int slot (a key, or a bucket's index). Subclasses say how an entry is dropped."""
+
+    def _facts(self) -> Facts:
+        return (type(self).__name__, (("entries", len(self._entries)), ("resident", bytes_text(self.resident_bytes)),
+                                      ("device", self.session.device.value)), "cache.to_frame() lists the entries")
 
     def __init__(self, device: Device | str, precision_policy: PrecisionPolicy | str | None) -> None:
         self.session = Session(device, precision_policy)

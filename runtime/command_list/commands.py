@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from planner_core.ir import DType, TensorData
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 from runtime.command_list.operand import Operand
 from runtime.command_list.thunk import Thunk
 
@@ -48,8 +50,8 @@ class SlotLife:
     death: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommandList:
+@dataclass(frozen=True, slots=True, repr=False)
+class CommandList(Shown):
     """A graph as a flat list of thunks over one arena and one weight buffer.
 
     ``node_of[i]`` is the graph node that thunk i runs (its schedule step); ``slots`` are the roots' lives,
@@ -72,6 +74,11 @@ class CommandList:
     """Nodes computed from params and constants alone, in slots of their own: made in the first run, then kept."""
     provenance: Provenance | None = field(default=None, repr=False, compare=False)
     """For audits: the ``Provenance`` of the list, or None where it was written by hand or read from a file."""
+
+    def _facts(self) -> Facts:
+        return (f"CommandList {self.name!r}", (
+            ("commands", f"{len(self.thunks):,}"), ("dispatches", f"{self.dispatches:,}"), ("arena", bytes_text(self.arena_size)),
+            ("weights", bytes_text(self.weights_size)), ("scratch", bytes_text(self.scratch_bytes))), "commands.thunks holds them in order")
 
     def __len__(self) -> int:
         return len(self.thunks)

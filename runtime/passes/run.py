@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from planner_core.decision import Decision, DecisionLog, Verdict
 from planner_core.log import tell
+from planner_core.show import Facts, Shown
 from runtime.command_list import CommandList, Operand, Thunk
 from runtime.command_list.thunks.elementwise import Nop
 from runtime.passes.base import Applied, CommandPass
@@ -34,8 +35,8 @@ class PassCounters:
         return f"dispatches {self.dispatches_before} -> {self.dispatches_after}: {done}"
 
 
-@dataclass(frozen=True, slots=True)
-class PassResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class PassResult(Shown):
     """The list after passes. ``starts[i]`` is where old thunk i went: its thunks are
     ``starts[i]`` up to ``starts[i + 1]``, one unless it was split. ``host_forced``: new indices that a GPU executor must
     run on the host, because an option says so."""
@@ -45,6 +46,11 @@ class PassResult:
     starts: tuple[int, ...]
     counters: PassCounters
     host_forced: frozenset[int]
+
+    def _facts(self) -> Facts:
+        return (f"PassResult of {self.commands.name!r}", (
+            ("commands", f"{len(self.commands.thunks):,}"), ("applied", len(self.log.applied())), ("refused", len(self.log.refused()))),
+            "result.log.to_frame() lists every decision")
 
     @property
     def index_map(self) -> dict[int, tuple[int, ...]]:

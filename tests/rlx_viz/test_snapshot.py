@@ -10,11 +10,11 @@ import rlx_viz
 from planner_core.ir import UNKNOWN, Graph, Shape
 from planner_core.ir.ops import Custom
 from planner_core.memory import verify_plan
+from planner_core.units import bytes_text
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.frames import tensors_frame
 from rlx_viz.snapshot import snapshot
 from rlx_viz.summary import summary_dict
-from rlx_viz.units import bytes_text
 
 
 def test_columns_repeat_the_plan(mlp: Graph) -> None:

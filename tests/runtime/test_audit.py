@@ -17,6 +17,7 @@ from runtime.command_list.thunks.matmul import FusedMmBiasAct
 from runtime.command_list.thunks.reduce import Softmax
 from runtime.command_list.thunks.structure import Copy
 from tests.runtime.gallery import as_written
+from tests.tamper import writable
 
 
 def hand_list(thunks: list[Thunk], inputs: list[Operand], output: Operand) -> CommandList:
@@ -179,7 +180,7 @@ def test_scratch_holds_nothing_between_thunks() -> None:
 def test_a_shifted_slot_is_caught() -> None:
     """The long-lived buffer is moved onto another that lives at the same time."""
     compiled = as_written(chain())
-    plan, graph = compiled.plan, compiled.legal
+    plan, graph = writable(compiled.plan), compiled.legal
     a, b = graph.find("a").id, graph.find("b").id
     plan.offset[a] = plan.offset[b] + 64
     from runtime.lowering import lower_graph

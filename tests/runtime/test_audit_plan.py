@@ -29,6 +29,7 @@ from tests.runtime.gallery import as_written
 from tests.runtime.passes.lab import feed_of
 from tests.runtime.passes.test_mutations import CASES as UNCHECKED
 from tests.runtime.passes.test_mutations import TIGHT
+from tests.tamper import writable
 
 PLAIN = CompileOptions(fusion=no_fusion(), passes=PassOptions.none(), plan=PlanOptions(separate_weights=True))
 
@@ -64,8 +65,9 @@ def found(commands: CommandList, **more: Any) -> SanitizeError:
 def relowered(change: Callable[[MemoryPlan, Graph], None]) -> CommandList:
     """The list of a plan that was tampered with."""
     c = made()
-    change(c.plan, c.legal)
-    return lower_graph(c.legal, c.plan)
+    plan = writable(c.plan)
+    change(plan, c.legal)
+    return lower_graph(c.legal, plan)
 
 
 def thunk(commands: CommandList, node: str) -> int:
@@ -168,8 +170,9 @@ def test_a_slot_that_is_not_where_the_plan_has_it_is_caught() -> None:
 def test_an_early_death_is_blamed_on_the_rule_that_set_it() -> None:
     c = compile_graph(layers(), replace(PLAIN, plan=PlanOptions(separate_weights=True, pin_output_ancestors=False)))
     a = c.legal.find("a").id
-    c.plan.death[a] = a + 1
-    commands = lower_graph(c.legal, c.plan)
+    plan = writable(c.plan)
+    plan.death[a] = a + 1
+    commands = lower_graph(c.legal, plan)
     e = found(commands)
     i = thunk(commands, "d")
     assert (e.thunk, e.offset) == (i, int(c.plan.offset[a]))

@@ -15,12 +15,14 @@ from planner_core.memory.placement.fixed import require_consistent
 from planner_core.memory.placement.registry import available, run, strategy_named
 from planner_core.memory.placement.validate import require_valid
 from planner_core.memory.problem import Budget, Offsets, Problem
+from planner_core.show import Facts, Shown
+from planner_core.units import bytes_text
 
 __all__ = ["Failure", "Solution", "compare", "solve"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solution:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Solution(Shown):
     """A checked placement. ``lower_bound`` bytes no placement can beat, proved by live bytes or by search;
     ``proven``: the arena is that small, so it is optimal."""
 
@@ -30,6 +32,11 @@ class Solution:
     proven: bool
     seconds: float
     strategy: str
+
+    def _facts(self) -> Facts:
+        return ("Solution", (
+            ("arena", bytes_text(self.arena_size)), ("bound", bytes_text(self.lower_bound)), ("proven", "yes" if self.proven else "no"),
+            ("by", self.strategy), ("seconds", f"{self.seconds:.3f}")), "solution.offsets has a place for every buffer")
 
     @property
     def ratio(self) -> float:

@@ -64,7 +64,7 @@ def _broken(data: st.DataObject, plan: MemoryPlan) -> MemoryPlan:
     if data.draw(st.booleans()):
         name = data.draw(st.sampled_from(sorted(sizes)))
         sizes[name] = max(0, sizes[name] - data.draw(st.integers(1, 300)))
-    return dataclasses.replace(plan, **columns, **sizes, _cache={})
+    return dataclasses.replace(plan, **columns, **sizes)
 
 
 def _caught(data: st.DataObject, graph: Graph, opts: PlanOptions) -> None:

@@ -64,7 +64,7 @@ def changed(plan: MemoryPlan, **columns: dict[int, Any] | int) -> MemoryPlan:
                 new[name][i] = x
         else:
             new[name] = v
-    return dataclasses.replace(plan, **new, _cache={})
+    return dataclasses.replace(plan, **new)
 
 
 MUTATIONS: dict[str, tuple[Callable[[MemoryPlan, dict[str, int]], MemoryPlan], set[K]]] = {
@@ -146,7 +146,7 @@ def test_overlaps_hidden_behind_short_neighbours(rows: list[tuple[int, int, int,
     plan = plan_graph(g, PlanOptions(alignment=1))
     birth, span, offset, size, guarded = (np.asarray(c) for c in zip(*rows, strict=True))
     plan = dataclasses.replace(plan, birth=birth, death=birth + span, offset=offset, size=size, arena_size=1000,
-                               guard=np.where(guarded, 3, 0), _cache={})
+                               guard=np.where(guarded, 3, 0))
     end = offset + size + plan.guard
     meet = {(i, j) for i in range(len(rows)) for j in range(i)
             if birth[i] <= plan.death[j] and birth[j] <= plan.death[i] and offset[i] < end[j] and offset[j] < end[i]
