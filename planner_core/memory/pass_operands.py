@@ -8,11 +8,13 @@ passes may fuse fewer, never more.
 from __future__ import annotations
 
 from planner_core.ir import Graph, NodeId
-from planner_core.ir.ops import Activation, Binary, Cast, DequantMatMul, Narrow, Rope
+from planner_core.ir.ops import Activation, Binary, Cast, Concat, DequantMatMul, GeGLU, Narrow, Rope, SwiGLU
 
 __all__ = ["late_reads"]
 
 _GATES = frozenset({"silu", "gelu_approx"})
+_GATED = (SwiGLU, GeGLU)
+"""Activation and product in one."""
 
 
 def _one_row(graph: Graph, node: NodeId) -> bool:
@@ -38,6 +40,13 @@ def _gate(graph: Graph, node: NodeId) -> NodeId | None:
     return _packed(graph, source.id)
 
 
+def _gated_row(graph: Graph, node: NodeId) -> list[NodeId]:
+    """The packed products behind a gated row: one for both halves, or one each, put side by side."""
+    parts = graph[node].inputs if isinstance(graph[node].op, Concat) else (node,)
+    found = [p for p in (_packed(graph, i) for i in parts) if p is not None]
+    return found if len(found) == len(parts) else []
+
+
 def late_reads(graph: Graph) -> list[tuple[NodeId, NodeId]]:
     """(operand, node at whose step a fused command may still read it), in schedule order."""
     out: list[tuple[NodeId, NodeId]] = []
@@ -53,6 +62,8 @@ def late_reads(graph: Graph) -> list[tuple[NodeId, NodeId]]:
             elif kind == "add" and _one_row(graph, n.id):
                 downs = (p for p in n.inputs if isinstance(graph[p].op, DequantMatMul) and _one_row(graph, p))
                 out += [(graph[p].inputs[0], n.id) for p in downs]
+        elif isinstance(n.op, _GATED) and _one_row(graph, n.id):
+            out += [(graph[p].inputs[0], n.id) for p in dict.fromkeys(_gated_row(graph, n.inputs[0]))]
         elif isinstance(n.op, Rope):
             cut = graph[n.inputs[0]]
             if isinstance(cut.op, Narrow) and cut.op.axis == cut.shape.rank - 1 and cut.shape.rank > 1:

@@ -27,7 +27,7 @@ def _find(flow: Flow, i: int, options: PassOptions) -> Applied | None:
 def _fuse(flow: Flow, i: int, gate: Gate, at: int) -> Applied:
     norm = flow.thunks[at]
     assert isinstance(norm, RmsNorm)  # _find looked
-    z, out = gate.source, gate.mul.dst  # equal spans, so rows · h is the length
+    z, out = gate.source, gate.dst  # equal spans, so rows · h is the length
     vectors: list[Operand] = [o for o in (norm.g, norm.b) if o is not None]
     for o in (norm.src, norm.dst, z, gate.result, out):
         if o.storage is not DType.F32:

@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 
 from planner_core.ir import DType, QuantScheme
 from runtime.command_list import Operand, Thunk
+from runtime.command_list.thunks.attention import FusedSwiGLU
 from runtime.command_list.thunks.decode import FusedMlpDownResidual, FusedMlpGateUpGelu, FusedMlpGateUpSwiGLU
 from runtime.command_list.thunks.elementwise import ActivationInPlace, ActivationOut, BinaryFull
-from runtime.command_list.thunks.fused import GeluApproxHost, GeluApproxOut
+from runtime.command_list.thunks.fused import FusedGeGLU, GeluApproxHost, GeluApproxOut
 from runtime.command_list.thunks.packed import DequantMatMulGguf
-from runtime.command_list.thunks.structure import Copy
+from runtime.command_list.thunks.structure import Concat, Copy
 from runtime.passes.flow import Flow, refuse, span_of
 from runtime.passes.reasons import Refusal
 
-__all__ = ["DOWN", "Gate", "GateUp", "activation", "check_weight", "down_of", "fused_down", "fused_gate_up", "gates",
-           "residual_of"]
+__all__ = ["ANCHORS", "DOWN", "Gate", "GateUp", "activation", "check_weight", "down_of", "fused_down", "fused_gate_up", "gates",
+           "packed_gate", "residual_of"]
 
 DOWN = frozenset({QuantScheme.Q4_K, QuantScheme.Q5_0, QuantScheme.Q6_K})
 OURS = frozenset({QuantScheme.Q1_0, QuantScheme.Q2_0})
 GATES = ("silu", "gelu_approx")
+ANCHORS = frozenset({BinaryFull.label, FusedSwiGLU.label, FusedGeGLU.label})
+"""Where an MLP's product stands: as a product, or within a thunk that took the gate's activation in."""
 GateUp = FusedMlpGateUpSwiGLU | FusedMlpGateUpGelu
 
 
@@ -37,16 +40,18 @@ def activation(t: Thunk) -> tuple[str, Operand, Operand] | None:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """``act(source) * up``: where the parts stand. ``read`` is the thunk that reads ``source`` (a copy, or the
-    activation itself)."""
+    """``dst = act(source) * up``: where the parts stand. ``at`` is the activation (or the concatenation that a thunk with
+    the activation in it reads), ``read`` the thunk that reads ``source`` (a copy, or ``at`` itself), ``up_read`` the one
+    that reads ``up``."""
 
-    mul: BinaryFull
+    dst: Operand
     act: str
     at: int
     copy: int | None
     source: Operand
     result: Operand
     up: Operand
+    up_read: int
 
     @property
     def read(self) -> int:
@@ -61,7 +66,10 @@ class Gate:
 def gates(flow: Flow, i: int) -> Iterator[Gate]:
     """Every way to read the product at ``i`` as a gated one."""
     t = flow.thunks[i]
-    if not isinstance(t, BinaryFull) or t.op != "mul":
+    if not isinstance(t, BinaryFull):
+        yield from _joined_gate(flow, i, t)
+        return
+    if t.op != "mul":
         return
     for side, up in ((t.lhs, t.rhs), (t.rhs, t.lhs)):
         at = flow.producer(side, i, (Thunk,))
@@ -70,7 +78,29 @@ def gates(flow: Flow, i: int) -> Iterator[Gate]:
             continue
         copy = flow.producer(found[1], at, (Copy,))
         source = flow.thunks[copy].reads()[0] if copy is not None else found[1]
-        yield Gate(t, found[0], at, copy, source, side, up)
+        yield Gate(t.dst, found[0], at, copy, source, side, up, i)
+
+
+def packed_gate(t: Thunk) -> tuple[str, Operand, Operand, bool] | None:
+    """(kind, row with gate and up, result, gate first) of a thunk that is activation and product in one."""
+    if isinstance(t, FusedSwiGLU):
+        return "silu", t.src, t.dst, t.gate_first
+    if isinstance(t, FusedGeGLU) and t.act in GATES:
+        return t.act, t.src, t.dst, t.gate_first
+    return None
+
+
+def _joined_gate(flow: Flow, i: int, t: Thunk) -> Iterator[Gate]:
+    """Gate and up by themselves, put side by side for a thunk that is activation and product in one."""
+    packed = packed_gate(t)
+    at = None if packed is None else flow.producer(packed[1], i, (Concat,))
+    if packed is None or at is None:
+        return
+    act, row, dst, gate_first = packed
+    parts = flow.thunks[at].reads()
+    if len(parts) == 2 and parts[0].numel == parts[1].numel:
+        gate, up = parts if gate_first else parts[::-1]
+        yield Gate(dst, act, at, None, gate, row, up, at)
 
 
 def check_weight(t: DequantMatMulGguf, i: int, schemes: frozenset[QuantScheme]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from planner_core.ir import DType, QuantScheme
-from runtime.command_list.thunks.elementwise import BinaryFull
 from runtime.command_list.thunks.packed import DequantMatMulGguf
 from runtime.passes.base import Applied, CommandPass
 from runtime.passes.flow import Flow, refuse, span_of
 from runtime.passes.mlp import (
+    ANCHORS,
     DOWN,
     OURS,
     Gate,
@@ -37,9 +37,9 @@ def _find(flow: Flow, i: int, options: PassOptions) -> Applied | None:
 
 def _fuse(flow: Flow, i: int, gate: Gate, gate_at: int, options: PassOptions) -> Applied:
     g = flow.thunks[gate_at]
-    up_at = flow.producer(gate.up, i, (DequantMatMulGguf,))
+    up_at = flow.producer(gate.up, gate.up_read, (DequantMatMulGguf,))
     if up_at is None:
-        refuse(Refusal.NOT_SAME_INPUT, flow.writer(gate.up, i), gate.up)
+        refuse(Refusal.NOT_SAME_INPUT, flow.writer(gate.up, gate.up_read), gate.up)
     u = flow.thunks[up_at]
     assert isinstance(g, DequantMatMulGguf) and isinstance(u, DequantMatMulGguf)
     check_weight(g, gate_at, _WEIGHTS)
@@ -49,7 +49,7 @@ def _fuse(flow: Flow, i: int, gate: Gate, gate_at: int, options: PassOptions) ->
         refuse(Refusal.SWITCHED_OFF, gate.at, option="decode_gelu")
     if options.dequant_gpu_disable:
         refuse(Refusal.HOST_FORM_FORCED, gate_at, option="dequant_gpu_disable")
-    product = gate.mul.dst
+    product = gate.dst
     down = down_of(flow, i, product, g.n, DOWN | OURS)
     d = flow.thunks[down]
     assert isinstance(d, DequantMatMulGguf)
@@ -61,10 +61,11 @@ def _fuse(flow: Flow, i: int, gate: Gate, gate_at: int, options: PassOptions) ->
     add, res, dst = residual_of(flow, down)
     values = (g.x, g.dst, u.dst, gate.result, product, d.dst, res, dst)
     half = next((o for o in values if o.storage is not DType.F32), None)
-    if half is not None and not (g.scheme in OURS and gate.act == "silu"):
-        refuse(Refusal.HALF_FORM, gate_at, half, scheme=g.scheme.text, act=gate.act)
+    wrong = next((at for at, t in ((gate_at, g), (down, d)) if t.scheme not in OURS), gate_at if gate.act != "silu" else None)
+    if half is not None and wrong is not None:
+        refuse(Refusal.HALF_FORM, wrong, half, scheme=g.scheme.text, down=d.scheme.text, act=gate.act)
     gate_vanishes(flow, i, gate, gate_at)
-    flow.vanishes(gate.up, up_at, {i})
+    flow.vanishes(gate.up, up_at, {gate.up_read})
     if gate.act != "silu":
         flow.vanishes(product, i, {down})
     for o in (g.x, g.w_q, u.w_q):
@@ -77,7 +78,7 @@ def _fuse(flow: Flow, i: int, gate: Gate, gate_at: int, options: PassOptions) ->
 
 DECODE_MLP_SEPARATE = CommandPass(
     "decode_mlp_separate", "A one-row MLP with a packed matmul each for gate and up becomes two fused thunks.",
-    ("decode", "decode_mlp_separate"), frozenset({BinaryFull.label}),
+    ("decode", "decode_mlp_separate"), ANCHORS,
     frozenset({Refusal.NOT_ONE_ROW, Refusal.SCHEME, Refusal.NOT_F32, Refusal.K_NOT_BLOCKS, Refusal.HALF_FORM, Refusal.SWITCHED_OFF,
                Refusal.HOST_FORM_FORCED, Refusal.NOT_SAME_INPUT, Refusal.NO_DOWN, Refusal.NO_RESIDUAL, Refusal.OPAQUE,
                Refusal.READ_ELSEWHERE, Refusal.GRAPH_OUTPUT, Refusal.OPERAND_OVERWRITTEN,
