@@ -126,22 +126,29 @@ def packed_param(g: Graph, name: str, n: int, k: int, scheme: QuantScheme) -> in
 
 def packed_mlp(scheme: QuantScheme, *, act: str = "silu", combined: bool = False, down: QuantScheme | None = None,
                residual: bool = True, swapped: bool = False, norm: bool = False, dtype: DType = F32, layers: int = 1,
-               k: int = 256, n: int = 512) -> Graph:
-    """Decoder MLPs: rms norm, gate and up, act(gate) * up, down, (norm,) residual add."""
+               k: int = 256, n: int = 512, gated: str = "") -> Graph:
+    """Decoder MLPs: rms norm, gate and up, act(gate) * up, down, (norm,) residual add. ``gated``: activation and product in
+    one op, which reads ``gate`` or ``up`` first."""
     g = Graph("mlp")
     x = g.input("x", (1, 1, k), dtype)
     gamma = g.param("gamma", (k,), dtype, data=np.ones(k, dtype.numpy))
     down = down or scheme
     for i in range(layers):
         h = g.rms_norm(x, gamma)
-        if combined:
-            both = g.dequant_mat_mul(h, packed_param(g, f"{i}.both", 2 * n, k, scheme), n=2 * n, scheme=scheme)
-            gate, up = (g.narrow(both, axis=2, start=s, len=n) for s in (0, n))
-        else:
+        both = g.dequant_mat_mul(h, packed_param(g, f"{i}.both", 2 * n, k, scheme), n=2 * n, scheme=scheme) if combined else None
+        if both is None:
             gate, up = (g.dequant_mat_mul(h, packed_param(g, f"{i}.{w}", n, k, scheme), n=n, scheme=scheme)
                         for w in ("gate", "up"))
-        active = g.activation(gate, kind=act)
-        h = g.mul(up, active) if swapped else g.mul(active, up)
+        elif not gated:
+            gate, up = (g.narrow(both, axis=2, start=s, len=n) for s in (0, n))
+        if gated:
+            first = gated == "gate"
+            row = both if both is not None else g.concat(*((gate, up) if first else (up, gate)), axis=2)
+            h = (g.swi_g_l_u(row, gate_first=first) if act == "silu"
+                 else g.ge_g_l_u(row, gate_first=first, approximate=act == "gelu_approx"))
+        else:
+            active = g.activation(gate, kind=act)
+            h = g.mul(up, active) if swapped else g.mul(active, up)
         h = g.dequant_mat_mul(h, packed_param(g, f"{i}.down", k, n, down), n=k, scheme=down)
         if norm:
             h = g.rms_norm(h, gamma)

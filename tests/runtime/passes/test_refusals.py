@@ -10,14 +10,14 @@ import pytest
 from planner_core.ir import DType, QuantScheme
 from planner_core.ir.ops.region import activation_step, binary_step, cast_step, result_of
 from runtime.command_list import Operand, registry
-from runtime.command_list.thunks.attention import Rope
+from runtime.command_list.thunks.attention import FusedSwiGLU, Rope
 from runtime.command_list.thunks.conv import Conv2D
 from runtime.command_list.thunks.elementwise import ActivationOut, BinaryBroadcast, BinaryFull
 from runtime.command_list.thunks.matmul import Sgemm
 from runtime.command_list.thunks.packed import DequantMatMulGguf
 from runtime.command_list.thunks.reduce import RmsNorm
 from runtime.command_list.thunks.region import ElementwiseRegion, flat_chain
-from runtime.command_list.thunks.structure import Copy, Narrow, Transpose
+from runtime.command_list.thunks.structure import Concat, Copy, Narrow, Transpose
 from runtime.passes import PASSES, CommandPass, Refusal
 from tests.runtime.passes.lab import F16, F32, Lab, act_mul, outcome
 
@@ -215,6 +215,46 @@ def test_slices_that_are_forced_to_the_host_stay_apart() -> None:
 def test_half_precision_gelu_has_no_form(scheme: QuantScheme) -> None:
     log = outcome(mlp(combined=False, scheme=scheme, dtype=F16, act="gelu_approx"), BY_NAME["decode_mlp_separate"]).log
     assert log.decisions[0].reason is R.HALF_FORM
+
+
+@pytest.mark.parametrize("scheme", [Q.Q4_K, Q.Q5_0, Q.Q6_K])
+def test_a_half_down_product_needs_a_half_form_of_its_own(scheme: QuantScheme) -> None:
+    """Gate and up have one in Q1_0; the down product of halves has none in these formats."""
+    log = outcome(mlp(combined=False, scheme=Q.Q1_0, dtype=F16, down_scheme=scheme), BY_NAME["decode_mlp_separate"]).log
+    (d,) = log
+    assert d.reason is R.HALF_FORM
+    assert (dict(d.facts)["label"], dict(d.facts)["down"]) == ("dequant_matmul_gguf", scheme.text)
+    fits = mlp(combined=False, scheme=Q.Q1_0, dtype=F16, down_scheme=Q.Q2_0)
+    assert outcome(fits, BY_NAME["decode_mlp_separate"]).log.applied()
+
+
+def gated_mlp(combined: bool) -> Lab:
+    """Activation and product in one thunk, at ``mul``."""
+    lab = mlp(combined=combined)
+    row = lab["both"].dst if combined else lab.value(1, 512)
+    gate, up, product = lab["gate"], lab["up"], lab["mul"].dst
+    keep = [i for i, name in enumerate(lab.names) if name not in ("act", *(("gate", "up") if combined else ()))]
+    lab.names, lab.thunks = [lab.names[i] for i in keep], [lab.thunks[i] for i in keep]
+    if not combined:
+        lab.after("up", Concat(row.viewed(1, 512, 1), 1, 512, 1, (gate.dst.viewed(1, 256, 1), up.dst.viewed(1, 256, 1))))
+    lab.thunks[lab.names.index("mul")] = FusedSwiGLU(row, product.viewed(1, 256), 256, 256, True)
+    return lab
+
+
+@pytest.mark.parametrize(("reason", "change"), [
+    (R.READ_ELSEWHERE, lambda lab, c: lab.read_after("add", lab["mul"].src)),
+    (R.GRAPH_OUTPUT, lambda lab, c: lab.end(lab["mul"].src)),
+    (R.OPERAND_OVERWRITTEN, lambda lab, c: lab.write_after("both" if c else "up", lab["both" if c else "gate"].x)),
+    (R.OUTPUT_OVERLAPS_OPERAND, lambda lab, c: _apart_product(lab, "both" if c else "gate")),
+    (R.OPAQUE, lambda lab, c: lab.opaque_after("mul")),
+    (R.NO_DOWN, lambda lab, c: lab.change("down", scheme=Q.Q8_0)),
+], ids=lambda v: v.name.lower() if isinstance(v, R) else "")
+@pytest.mark.parametrize("combined", [True, False])
+def test_the_gated_thunk_is_refused_for_the_same_reasons(reason: R, change: Callable[[Lab, bool], Lab], combined: bool) -> None:
+    p = BY_NAME["decode_mlp_combined" if combined else "decode_mlp_separate"]
+    assert outcome(gated_mlp(combined), p).log.applied()
+    (d,) = outcome(change(gated_mlp(combined), combined), p).log
+    assert d.reason is reason
 
 
 @pytest.mark.parametrize("lab", [lambda: mlp(combined=False, scheme=Q.Q2_0),

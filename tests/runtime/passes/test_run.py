@@ -178,6 +178,16 @@ def test_a_tight_arena_leaves_no_room_for_the_fused_product() -> None:
     assert {d.reason for d in log.refused("decode_mlp_separate")} == {Refusal.OUTPUT_OVERLAPS_OPERAND}
 
 
+def test_operands_stay_for_the_thunk_that_gates_and_multiplies() -> None:
+    """Under reuse the product would lie on x, which the fused thunk still reads: ``keep_pass_operands`` leaves x there."""
+    g = packed_mlp(QuantScheme.Q4_K, combined=True, gated="gate", n=256, residual=False, layers=2)
+    tight = {"arena_no_reuse": False, "pin_output_ancestors": False, "dequant_host_fallback": False}
+    refused = run_passes(lowered(g, **tight)).log.refused("decode_mlp_combined")
+    assert {d.reason for d in refused} == {Refusal.OUTPUT_OVERLAPS_OPERAND}
+    kept = off_and_on(g, PassOptions(), 1e-5, keep_pass_operands=True, **tight)
+    assert counts(kept) == {"decode_mlp_combined": 2}
+
+
 def test_metal_runs_its_passes_and_the_cpu_does_not() -> None:
     g = decoder("q4_k", packed_qkv=True)
     metal, cpu = (compile_graph(g, CompileOptions.for_target(t, g)) for t in ("metal", "cpu"))
