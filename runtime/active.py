@@ -18,6 +18,7 @@ from planner_core.ir.rebind import rebind
 from planner_core.ir.rows import Rows
 from planner_core.memory import MemoryPlan
 from runtime.command_list import CommandList, Thunk
+from runtime.command_list.thunks.widened import Widened
 from runtime.executors import HostExecutor
 from runtime.lowering import LowerOptions, lower_graph
 from runtime.passes import PassOptions, run_passes
@@ -35,7 +36,9 @@ class FullExtent(Exception):
 
 def thunk_is_partial(t: Thunk) -> bool:
     """The spec's class of a thunk within an active run: ``scales`` and ``full_ok`` are, ``no`` isn't unless proven, a
-    ``Transpose`` is where its outermost axis stays first."""
+    ``Transpose`` is where its outermost axis stays first, a ``Widened`` where all its steps are."""
+    if isinstance(t, Widened):
+        return all(map(thunk_is_partial, t.steps))
     if t.partial_extent == "conditional":
         dims, strides = t.out_dims, t.in_strides  # type: ignore[attr-defined]
         return bool(dims) and strides[0] == math.prod(dims[1:])

@@ -24,6 +24,7 @@ BINARIES: dict[str, Any] = {
     "pow": np.power, "mod": np.mod, "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
     "fmod": np.fmod,
 }
+_LOGICAL = frozenset({"and", "or", "xor"})
 COMPARES: dict[str, Any] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }
@@ -38,16 +39,19 @@ def binary_scratch(kind: str, storage: DType, numel: int) -> int:
 
 
 def binary(kind: str, a: Array, b: Array, out: Array, scratch: Scratch) -> None:
-    """``out = a kind b``; integer division and integer powers go toward zero. ``RunError`` for 0 to a negative power."""
+    """``out = a kind b``; integer division and integer powers go toward zero. ``RunError`` for 0 to a negative power.
+    Floats of any widths: where one is a half, in f32, rounded once."""
     if kind == "div" and out.dtype.kind in "iu":
         exact = scratch.take(out.shape, out.dtype)
         np.fmod(a, b, out=exact)
         np.subtract(a, exact, out=exact)
         np.floor_divide(exact, b, out=out)
     elif kind == "pow" and b.size == 1 and b.reshape(-1)[0] == 2:
-        np.multiply(a, a, out=out)
+        binary("mul", a, a, out, scratch)
     elif kind == "pow" and out.dtype.kind == "i" and b.size and b.min() < 0:
         _negative_power(a, b, out, scratch)
+    elif kind not in _LOGICAL and (is_half(out.dtype) or is_half(a.dtype) or is_half(b.dtype)):
+        BINARIES[kind](a, b, out=out, dtype=np.float32, casting="same_kind")
     else:
         BINARIES[kind](a, b, out=out)
 

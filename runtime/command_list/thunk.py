@@ -204,6 +204,8 @@ def _check_run(cls: type[Thunk], name: str) -> None:
 def _encode(v: Any) -> Any:
     if isinstance(v, Operand):
         return {f.name: _encode(getattr(v, f.name)) for f in dataclasses.fields(v)}
+    if isinstance(v, Thunk):
+        return v.to_json()
     if isinstance(v, Op):
         return {"op": v.name, **encode_op(v)}
     if isinstance(v, (DType, QuantScheme)):
@@ -226,6 +228,8 @@ def _decode(hint: Any, v: Any) -> Any:
     if hint is Operand:
         return Operand(v["space"], v["offset"], v["nbytes"], DType.parse(v["storage"]), v["bucket_axis"],
                        tuple(v["shape"]))
+    if hint is Thunk:
+        return thunk_from_json(v)
     if hint is Op:
         return decode_op(v["op"], {k: x for k, x in v.items() if k != "op"})
     if hint is DType:

@@ -13,17 +13,38 @@ import numpy as np
 from planner_core.ir import Array, DType
 from runtime.command_list.scratch import Scratch, scratch_for
 
-__all__ = ["PIECE", "buffers", "convert", "convert_scratch", "is_half", "piece_of", "store", "wide_dtype", "wide_scratch",
-           "widened"]
+__all__ = ["PIECE", "buffers", "convert", "convert_scratch", "is_half", "piece_of", "store", "to_f32", "wide_dtype",
+           "wide_scratch", "widened"]
 
 PIECE = 1 << 15
 """Elements that a kernel takes at a time where it works piece by piece."""
 _F32 = np.dtype(np.float32)
+_F16 = np.dtype(np.float16)
+_SMALL = 1 << 12
+"""Elements up to which NumPy's own f16 to f32 takes no longer than four calls."""
+_EXPONENT_GAP = np.float32(2.0**112)
+_NO_SIGN_COPIES = np.int32(~0x70000000)
+_PAST_F16 = np.float32(2.0**16)
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
     """f16 or bf16 (an eight-bit float is never computed in; a short integer is exact)."""
     return dtype.itemsize == 2 and dtype.kind not in "iu"
+
+
+def to_f32(src: Array, dst: Array) -> None:
+    """dst = src, exactly. NumPy converts f16 element by element; here its bits move to where f32 has them, and a power of two
+    makes up for the exponents' difference: four times as fast. Infinities and NaN go NumPy's way."""
+    if src.dtype != _F16 or src.size < _SMALL:
+        np.copyto(dst, src)
+        return
+    bits = dst.view(np.int32)
+    np.copyto(bits, src.view(np.int16))
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, _NO_SIGN_COPIES, out=bits)
+    np.multiply(dst, _EXPONENT_GAP, out=dst)
+    if dst.max() >= _PAST_F16 or dst.min() <= -_PAST_F16:  # what an infinity or NaN has become
+        np.copyto(dst, src)
 
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -41,7 +62,7 @@ def widened(a: Array, into: Array | None) -> Array:
     if into is None:
         return a
     at = into.reshape(-1)[: a.size].reshape(a.shape)
-    np.copyto(at, a)
+    to_f32(a, at)
     return at
 
 
@@ -63,7 +84,11 @@ def convert(src: Array, dst: Array, to: DType, scratch: Scratch) -> None:
         np.not_equal(src, 0, out=dst)
         return
     if dst.dtype == to.numpy:
-        np.copyto(dst, src, casting="unsafe")
+        if src.dtype == _F16 and dst.dtype == _F32:
+            for i in range(0, src.size, 2 * PIECE):
+                to_f32(src[i : i + 2 * PIECE], dst[i : i + 2 * PIECE])
+        else:
+            np.copyto(dst, src, casting="unsafe")
         return
     piece = scratch.take(min(src.size, PIECE), to.numpy)
     for i in range(0, src.size, PIECE):

@@ -26,7 +26,7 @@ def _source(ctx: Lowering, operand: NodeId) -> tuple[NodeId, bool]:
     return operand, False
 
 
-@lowers(ops.MatMul)
+@lowers(ops.MatMul, widths="any")
 def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     (a, a_t), (b, b_t) = (_source(ctx, i) for i in n.inputs)
     da, db = _matrices(ctx.dims(a), True), _matrices(ctx.dims(b), False)
@@ -45,7 +45,7 @@ def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                   batch, m, k, cols, math.prod(da[:-2]) == 1 < batch, math.prod(db[:-2]) == 1 < batch)
 
 
-@lowers(ops.GroupedMatMul)
+@lowers(ops.GroupedMatMul, widths="any")
 def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
     w, w_t = _source(ctx, w)
@@ -57,7 +57,7 @@ def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- norms --------------------------------------------------------------------------------------------
 
 
-@lowers(ops.LayerNorm)
+@lowers(ops.LayerNorm, widths=1)
 def _layer_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, b = n.inputs
     h = ctx.dims(x)[-1]
@@ -66,7 +66,7 @@ def _layer_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                            rows, h, o.eps)
 
 
-@lowers(ops.RmsNorm)
+@lowers(ops.RmsNorm, widths=1)
 def _rms_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, *b = n.inputs
     h = ctx.dims(x)[-1]
@@ -75,7 +75,7 @@ def _rms_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                          ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers(ops.LayerNorm2d)
+@lowers(ops.LayerNorm2d, widths=1)
 def _layer_norm2d(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, g, b = n.inputs
     count, c, h, w = ctx.dims(x)
@@ -83,7 +83,7 @@ def _layer_norm2d(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                              ctx.operand(n.id, count, c, h * w), count, c, h, w, o.eps)
 
 
-@lowers(ops.BatchNorm)
+@lowers(ops.BatchNorm, widths=1)
 def _batch_norm(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, *vectors = n.inputs
     dims = ctx.dims(x)
@@ -102,7 +102,7 @@ def around(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(dims[:axis]), dims[axis] if dims else 1, math.prod(dims[axis + 1 :])
 
 
-@lowers(ops.Reduce)
+@lowers(ops.Reduce, widths=1)
 def _reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     dims = ctx.dims(x)
@@ -123,7 +123,7 @@ def _reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 tuple(axes), o.kind)
 
 
-@lowers(ops.GlobalPool)
+@lowers(ops.GlobalPool, widths=1)
 def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.inputs[0])
     outer, area = dims[0] * dims[1], math.prod(dims[2:])
@@ -133,27 +133,27 @@ def _global_pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield reduce.Reduce(ctx.operand(n.inputs[0], outer, area, 1), ctx.operand(n.id, outer, 1), outer, area, 1, o.kind)
 
 
-@lowers(ops.ArgReduce, moves_only=True, exact=True)
+@lowers(ops.ArgReduce, widths="moves", exact=True)
 def _arg_reduce(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, reduced, inner = around(ctx.dims(n.inputs[0]), o.axis)
     yield picks.ArgReduce(ctx.operand(n.inputs[0], outer, reduced, inner), ctx.operand(n.id, outer, inner), outer,
                            reduced, inner, o.kind == "max")
 
 
-@lowers(ops.TopK, moves_only=True, exact=True)
+@lowers(ops.TopK, widths="moves", exact=True)
 def _topk(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, extent, _ = around(ctx.dims(n.inputs[0]), -1)
     yield picks.TopK(ctx.operand(n.inputs[0], outer, extent), ctx.operand(n.id, outer, o.k), outer, extent, o.k,
                       o.largest, o.values)
 
 
-@lowers(ops.Cumsum)
+@lowers(ops.Cumsum, widths=1)
 def _cumsum(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     rows, cols, _ = around(ctx.dims(n.inputs[0]), -1)
     yield reduce.Cumsum(ctx.operand(n.inputs[0], rows, cols), ctx.operand(n.id, rows, cols), rows, cols, o.exclusive)
 
 
-@lowers(ops.Softmax)
+@lowers(ops.Softmax, widths=1)
 def _softmax(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     outer, extent, inner = around(ctx.dims(n.id), o.axis)
     src, dst = ctx.operand(n.inputs[0], outer, extent, inner), ctx.operand(n.id, outer, extent, inner)
@@ -168,7 +168,7 @@ def _softmax(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 _MASKS = {"none": 0, "causal": 1, "custom": 2, "bias": 3, "sliding_window": 4}
 
 
-@lowers(ops.Attention)
+@lowers(ops.Attention, widths=3)
 def _attention(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     q, k, v, *mask = n.inputs
     bhsd = o.layout == "bhsd"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner_core.ir import Node, ops
-from planner_core.ir.ops import Scan
 from runtime.command_list import Thunk
 from runtime.command_list.thunks.host import CustomOp, HostOp, ScanHost, kernel_attrs
 from runtime.errors import LoweringError
@@ -14,7 +13,7 @@ from runtime.lowering.core import Lowering, lowers
 from runtime.lowering.signal import vq_assign
 
 
-@lowers(ops.Custom, moves_only=True)
+@lowers(ops.Custom, widths="moves")
 def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if o.op_name == "rlx.vq_assign":
         yield vq_assign(ctx, n, kernel_attrs(o.op_name, o.attrs, LoweringError).get("metric", "l2"))
@@ -26,10 +25,8 @@ def _custom(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                    tuple(more.values()), n.label)
 
 
-@lowers(ops.If, ops.Loop, ops.Scan, moves_only=True, exact=True)
+@lowers(ops.If, ops.Loop, ops.Scan, widths="moves", exact=True)
 def _bodies(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     more = ctx.results(n.id)
-    yield (ScanHost if isinstance(n.op, Scan) else HostOp)(
+    yield (ScanHost if isinstance(n.op, ops.Scan) else HostOp)(
         o, tuple(ctx.operand(i) for i in n.inputs), ctx.operand(n.id), tuple(more.values()), tuple(more), n.label)
-
-

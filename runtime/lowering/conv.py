@@ -21,7 +21,7 @@ def _spatial(dims: Ints) -> Ints:
     return dims if len(dims) > 3 else (*dims[:2], 1, *dims[2:])
 
 
-@lowers(ops.Conv)
+@lowers(ops.Conv, widths="any")
 def _conv(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, out = (_spatial(ctx.dims(i)) for i in (*n.inputs, n.id))
     flat = len(o.strides) == 1
@@ -42,12 +42,12 @@ def _general(ctx: Lowering, n: Node, o: Any, act: str = "", alpha: float = 0.0, 
         ctx.dims(x)[0], one + o.strides, zero + o.pads[: len(o.strides)], one + o.dilations, o.groups, act, alpha, beta)
 
 
-@lowers(ops.Conv3d)
+@lowers(ops.Conv3d, widths="any")
 def _conv3d(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield from _general(ctx, n, o)
 
 
-@lowers(ops.FusedConvBiasAct)
+@lowers(ops.FusedConvBiasAct, widths="any")
 def _fused_conv(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield from _general(ctx, n, o, o.activation, o.alpha, o.beta)
 
@@ -71,7 +71,7 @@ def _pool(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                    o.count_include_pad)
 
 
-@lowers(ops.ResizeNearest, moves_only=True, exact=True)
+@lowers(ops.ResizeNearest, widths="moves", exact=True)
 def _resize(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     dims, factors = ctx.dims(x), o.factors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,27 +30,32 @@ from runtime.command_list.commands import Binding, CommandList, SlotLife
 from runtime.command_list.commands import Constant as StoredConstant
 from runtime.command_list.operand import Operand
 from runtime.command_list.provenance import Provenance
+from runtime.command_list.scratch import scratch_for
 from runtime.command_list.thunk import Thunk
 from runtime.command_list.thunks.elementwise import NarrowStored
 from runtime.command_list.thunks.host import HostOp, Unrunnable
+from runtime.command_list.thunks.widened import SCRATCH, Widened
 from runtime.errors import LoweringError
 from runtime.lowering.options import LowerOptions
 
 __all__ = ["Lowering", "how_lowered", "lower_graph", "lowers", "refuses"]
 
 _HALF = frozenset({DType.F16, DType.BF16})
-_NARROW = frozenset({DType.BF16, DType.F8E4M3, DType.F8E5M2})
+_NARROW = _HALF | {DType.F8E4M3, DType.F8E5M2}
 
 LowerFn = Callable[["Lowering", Node, Any], Iterable[Thunk]]
 Exact = bool | Callable[[Node], bool]
+Widths = int | Literal["one", "any", "f32", "moves"]
+"""Which float widths an op's kernel takes. ``one``: f16, f32 or f64, one for all. ``any``: halves and f32 in any mixture. A
+number: so, but as many leading operands are of the result's width. ``f32``: no halves. ``moves``: no arithmetic, so any types
+do. What it doesn't take is widened around it."""
 
 
 class _Rule(NamedTuple):
-    """How an op is lowered. ``moves_only``: operands of any width are fine; ``exact``: its values are of its type however wide
-    they are stored."""
+    """How an op is lowered. ``exact``: its values are of its type however wide they are stored."""
 
     fn: LowerFn
-    moves_only: bool
+    widths: Widths
     exact: Exact
 
 
@@ -58,15 +63,15 @@ _LOWER: dict[type[Op], _Rule] = {}
 _REFUSED: dict[type[Op], str] = {}
 
 
-def lowers(*ops: type[Op], moves_only: bool = False, exact: Exact = False) -> Callable[[LowerFn], LowerFn]:
-    """Register how ops become thunks. ``moves_only``: no arithmetic, so operands of any width are fine. ``exact``: its
-    results (or those of some nodes) are values of its dtype as they are; any other that is stored wider is converted."""
+def lowers(*ops: type[Op], widths: Widths = "one", exact: Exact = False) -> Callable[[LowerFn], LowerFn]:
+    """Register how ops become thunks. ``widths``: the floats that they take. ``exact``: their results (or those of some
+    nodes) are values of its dtype as they are; any other that is stored wider is converted."""
 
     def register(fn: LowerFn) -> LowerFn:
         for kind in ops:
             if kind in _LOWER:
                 raise TypeError(f"op {kind.name} is lowered twice")
-            _LOWER[kind] = _Rule(fn, moves_only, exact)
+            _LOWER[kind] = _Rule(fn, widths, exact)
         return fn
 
     return register
@@ -152,10 +157,56 @@ class Lowering:
         seen = tuple(self.storage(i) if d.is_float else d for i, d in zip(node.inputs, dtypes, strict=True)) if wider else ()
         return HostOp(node.op, tuple(self.operand(i) for i in node.inputs), self.operand(node.id), node=node.label, dtypes=seen)
 
-    def mixed_widths(self, node: Node) -> bool:
-        """Floats of several widths meet (a half param with widened activations), or ones NumPy can't compute in."""
+    def to_widen(self, node: Node, widths: Widths) -> frozenset[DType]:
+        """Storages of its operands and its result that a kernel of these widths reads or writes as f32 copies."""
         floats = {self.storage(i) for i in (*node.inputs, node.id) if self.storage(i).is_float}
-        return (len(floats) > 1 and bool(floats & _HALF)) or bool(floats & _NARROW)
+        if widths == "moves" or floats.isdisjoint(_NARROW):
+            return frozenset()
+        if widths == "f32":
+            return _HALF if floats & _HALF else frozenset()
+        if floats & _NARROW - _HALF:
+            return _NARROW
+        if widths == "one":
+            return _NARROW if len(floats) > 1 or DType.BF16 in floats else frozenset()
+        alike = {self.storage(i) for i in (*(node.inputs[:widths] if isinstance(widths, int) else ()), node.id)}
+        return _NARROW if len(alike & {*_HALF, DType.F32}) > 1 else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _InF32(Lowering):
+    """A node as its kernel sees it where operands of some storages are f32 copies in scratch."""
+
+    whole: Lowering
+    storages: frozenset[DType]
+
+    def __post_init__(self) -> None:
+        for name, value in (("_storage", self.whole._storage), ("_offset", self.whole._offset), ("_space", self.whole._space)):
+            object.__setattr__(self, name, value)
+
+    def storage(self, node: NodeId) -> DType:
+        own = self._storage[node]
+        return DType.F32 if own in self.storages else own
+
+    def place(self, nodes: Iterable[NodeId]) -> None:
+        """Lay out copies of these nodes, one after another."""
+        at = 0
+        for i in nodes:
+            numel = self.graph[i].shape.numel
+            self._made[i] = Operand(SCRATCH, at, numel * 4, DType.F32, None, self.graph[i].shape.sizes)
+            at += scratch_for((numel, DType.F32.numpy))
+
+
+def _widened(ctx: Lowering, n: Node, rule: _Rule, storages: frozenset[DType]) -> Thunk:
+    """The op's thunks on f32 copies; its reference where it has no thunk for these operands in f32 either."""
+    inner = _InF32(ctx.graph, ctx.plan, ctx, storages)
+    copied = [i for i in dict.fromkeys(n.inputs) if ctx.storage(i) in storages]
+    inner.place([*copied, *([n.id] if ctx.storage(n.id) in storages else ())])
+    steps = tuple(rule.fn(inner, n, n.op))
+    if any(isinstance(t, HostOp) for t in steps):
+        return ctx.host(n)
+    dst = ctx.operand(n.id)
+    others = {ctx.operand(i).span: ctx.operand(i) for i in n.inputs if i not in copied}
+    return Widened(tuple(ctx.operand(i) for i in copied), tuple(others.values()), dst, steps)
 
 
 def _lower_or_say_why(ctx: Lowering, n: Node) -> tuple[Thunk, ...]:
@@ -181,12 +232,14 @@ def _lower_node(ctx: Lowering, n: Node) -> Iterable[Thunk]:
         return ()
     rule = _LOWER.get(kind)
     evaluable = kind.evaluate is not Op.evaluate
-    if evaluable and (rule is None or (not rule.moves_only and ctx.mixed_widths(n))):
+    if evaluable and rule is None:
         return (ctx.host(n), *_narrowed(ctx, n, False))
     if rule is None:
         reason = _REFUSED.get(kind, "no thunk and no reference evaluation")
         raise LoweringError(reason)
-    return (*rule.fn(ctx, n, n.op), *_narrowed(ctx, n, rule.exact))
+    storages = ctx.to_widen(n, rule.widths)
+    made = (_widened(ctx, n, rule, storages),) if storages else rule.fn(ctx, n, n.op)
+    return (*made, *_narrowed(ctx, n, rule.exact))
 
 
 def _narrowed(ctx: Lowering, n: Node, exact: Exact) -> Iterator[Thunk]:

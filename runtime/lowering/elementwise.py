@@ -36,7 +36,7 @@ def wide(ctx: Lowering, node: int, rank: int) -> Operand:
     return ctx.operand(node, *dims) if dims else ctx.operand(node)
 
 
-@lowers(ops.Binary, exact=lambda n: n.op.kind in ("max", "min", "and", "or", "xor", "fmod"))  # type: ignore[attr-defined]
+@lowers(ops.Binary, widths="any", exact=lambda n: n.op.kind in ("max", "min", "and", "or", "xor", "fmod"))  # type: ignore[attr-defined]
 def _binary(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, b = n.inputs
     da, db, out = ctx.dims(a), ctx.dims(b), ctx.dims(n.id)
@@ -53,7 +53,7 @@ def _binary(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 broadcast_strides(da, out), broadcast_strides(db, out))
 
 
-@lowers(ops.Compare, exact=True)
+@lowers(ops.Compare, widths="any", exact=True)
 def _compare(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, b = n.inputs
     out = ctx.dims(n.id)
@@ -66,7 +66,7 @@ def _compare(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield t.CompareBroadcast(wide(ctx, a, len(out)), wide(ctx, b, len(out)), ctx.operand(n.id), o.kind)
 
 
-@lowers(ops.Where, exact=True)
+@lowers(ops.Where, widths="any", exact=True)
 def _where(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     out = ctx.dims(n.id)
     dense = [ctx.dims(i) == out for i in n.inputs]
@@ -95,7 +95,7 @@ _KEEPS_FLOATS = _KEEPS | {"neg", "abs", "floor", "ceil", "round"}
 """Activations whose value the operand's type holds: any type, or any float."""
 
 
-@lowers(ops.Activation, exact=lambda n: n.op.kind in (_KEEPS_FLOATS if n.dtype.is_float else _KEEPS))  # type: ignore[attr-defined]
+@lowers(ops.Activation, widths=1, exact=lambda n: n.op.kind in (_KEEPS_FLOATS if n.dtype.is_float else _KEEPS))  # type: ignore[attr-defined]
 def _activation(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x = n.inputs[0]
     if o.kind in _REAL_ONLY and not ctx.storage(n.id).is_float:
@@ -111,7 +111,7 @@ def _activation(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield t.ActivationOut(src, dst, n.shape.numel, o.kind, o.alpha, o.beta)
 
 
-@lowers(ops.Cast, moves_only=True, exact=True)
+@lowers(ops.Cast, widths="moves", exact=True)
 def _cast(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     src, dst, size = ctx.flat(n.inputs[0]), ctx.flat(n.id), n.shape.numel
     a, b, was = src.storage, dst.storage, ctx.graph[n.inputs[0]].dtype

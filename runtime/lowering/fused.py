@@ -14,7 +14,7 @@ from runtime.command_list.thunks import blocked, fused, matmul, packed_attention
 from runtime.lowering.core import Lowering, lowers
 
 
-@lowers(ops.FusedMatMulBiasAct)
+@lowers(ops.FusedMatMulBiasAct, widths="any")
 def _mm_bias_act(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, w, bias = n.inputs
     *lead, k = ctx.dims(a)
@@ -26,7 +26,7 @@ def _mm_bias_act(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 cols, o.activation, o.alpha, o.beta)
 
 
-@lowers(ops.ResidualLayerNorm)
+@lowers(ops.ResidualLayerNorm, widths=2)
 def _residual_ln(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, res, g, b, *bias = n.inputs
     h = ctx.dims(x)[-1]
@@ -35,7 +35,7 @@ def _residual_ln(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                 ctx.operand(g), ctx.operand(b), ctx.operand(n.id, rows, h), rows, h, o.eps)
 
 
-@lowers(ops.ResidualRmsNorm)
+@lowers(ops.ResidualRmsNorm, widths=2)
 def _residual_rms(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, res, g, *more = n.inputs
     bias, b = o.split(tuple(more))
@@ -72,7 +72,7 @@ def _geglu(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                            o.gate_first, o.kind)
 
 
-@lowers(ops.DepthwiseConv1dBsc)
+@lowers(ops.DepthwiseConv1dBsc, widths=1)
 def _depthwise(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w = n.inputs
     batch, width, channels = ctx.dims(x)
@@ -83,7 +83,7 @@ def _depthwise(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- regions ------------------------------------------------------------------------------------------
 
 
-@lowers(ops.ElementwiseRegion)
+@lowers(ops.ElementwiseRegion, widths="any")
 def _region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     inputs = tuple(ctx.flat(i) for i in n.inputs)
     length = n.shape.numel
@@ -94,7 +94,7 @@ def _region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         region.PROLOGUE_NEAREST2X if o.prologue else region.PROLOGUE_NONE, out_n, c, h, w, o.prologue_input)
 
 
-@lowers(ops.BatchElementwiseRegion)
+@lowers(ops.BatchElementwiseRegion, widths="any")
 def _batch_region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     inputs = tuple(ctx.flat(i) for i in n.inputs)
     length = n.shape.numel // o.num_batch
@@ -106,7 +106,7 @@ def _batch_region(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- attention, scans, block weights ------------------------------------------------------------------
 
 
-@lowers(ops.FusedAttentionBlock)
+@lowers(ops.FusedAttentionBlock, widths="f32")
 def _attention_block(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     qkv, *more = n.inputs
     if ctx.storage(n.id) is not DType.F32:
@@ -128,7 +128,7 @@ def _selective_scan(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield scan.SelectiveScan(x, delta, a, b, c, ctx.operand(n.id), batch, seq, hidden, ctx.dims(n.inputs[2])[1])
 
 
-@lowers(ops.DequantMatMulBlocked, moves_only=True)
+@lowers(ops.DequantMatMulBlocked, widths="f32")
 def _blocked(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, scale, *zero = n.inputs
     *lead, k = ctx.dims(x)
@@ -142,7 +142,7 @@ def _blocked(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                ctx.operand(n.id, m, cols), m, k, cols, o.block_size)
 
 
-@lowers(ops.DequantMatMulFp8, moves_only=True)
+@lowers(ops.DequantMatMulFp8, widths="f32")
 def _fp8(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, scale = n.inputs
     *lead, k = ctx.dims(x)
@@ -154,7 +154,7 @@ def _fp8(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                    ctx.graph[w].dtype is DType.F8E5M2)
 
 
-@lowers(ops.DequantMatMulNvfp4, moves_only=True)
+@lowers(ops.DequantMatMulNvfp4, widths="f32")
 def _nvfp4(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, scale, total = n.inputs
     *lead, k = ctx.dims(x)

@@ -11,10 +11,10 @@ from runtime.command_list import Thunk
 from runtime.command_list.thunks import packed
 from runtime.lowering.core import Lowering, lowers
 
-_WIDTHS = (DType.F32, DType.F16)
+_WIDTHS = (DType.F32, DType.F16, DType.BF16)
 
 
-@lowers(ops.DequantMatMul, moves_only=True)
+@lowers(ops.DequantMatMul, widths="any")
 def _dequant(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w = n.inputs
     *lead, k = ctx.dims(x)
@@ -27,11 +27,11 @@ def _dequant(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                                    ctx.operand(n.id, m, o.n), m, k, o.n, o.scheme, a is DType.F16, b is DType.F16)
 
 
-@lowers(ops.DequantGroupedMatMul, moves_only=True)
+@lowers(ops.DequantGroupedMatMul, widths="any")
 def _dequant_grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
     m, k = ctx.dims(x)
-    if ctx.storage(x) is not DType.F32 or ctx.storage(n.id) is not DType.F32 or ctx.storage(w) is not DType.U8:
+    if ctx.storage(x) not in _WIDTHS or ctx.storage(n.id) not in _WIDTHS or ctx.storage(w) is not DType.U8:
         yield ctx.host(n)
         return
     yield packed.DequantGroupedMatMulGguf(

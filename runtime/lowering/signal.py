@@ -14,17 +14,17 @@ from runtime.errors import LoweringError
 from runtime.lowering.core import Lowering, lowers
 
 
-@lowers(ops.RngNormal, moves_only=True)
+@lowers(ops.RngNormal, widths="moves")
 def _normal(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield random.RngNormal(ctx.flat(n.id), n.shape.numel, o.mean, o.scale, o.key, o.op_seed)
 
 
-@lowers(ops.RngUniform, moves_only=True)
+@lowers(ops.RngUniform, widths="moves")
 def _uniform(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield random.RngUniform(ctx.flat(n.id), n.shape.numel, o.low, o.high, o.key, o.op_seed)
 
 
-@lowers(ops.Sample, moves_only=True)
+@lowers(ops.Sample, widths="moves")
 def _sample(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     *lead, vocab = ctx.dims(n.inputs[0])
     batch = math.prod(lead)
@@ -55,7 +55,7 @@ def vq_assign(ctx: Lowering, n: Node, metric: str) -> Thunk:
     return signal.VqAssign(ctx.operand(x, rows, d), ctx.operand(cb), ctx.operand(n.id, rows), rows, d, k, METRICS.index(metric))
 
 
-@lowers(ops.VqAssign)
+@lowers(ops.VqAssign, widths="f32")
 def _vq(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     if {ctx.storage(i) for i in n.inputs} <= {DType.F32, DType.F64}:
         yield vq_assign(ctx, n, o.metric)
@@ -63,7 +63,7 @@ def _vq(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
         yield ctx.host(n)
 
 
-@lowers(ops.Im2Col, moves_only=True)
+@lowers(ops.Im2Col, widths="moves")
 def _im2col(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     count, c, h, w = ctx.dims(n.inputs[0])
     out = o.extents(ctx.graph[n.inputs[0]].shape)

@@ -18,26 +18,26 @@ def row_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(dims[i + 1 :]) for i in range(len(dims)))
 
 
-@lowers(ops.Reshape, moves_only=True, exact=True)
+@lowers(ops.Reshape, widths="moves", exact=True)
 def _reshape(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield t.Copy(ctx.flat(n.inputs[0]), ctx.flat(n.id), n.shape.numel)
 
 
-@lowers(ops.Transpose, moves_only=True, exact=True)
+@lowers(ops.Transpose, widths="moves", exact=True)
 def _transpose(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     strides = row_strides(ctx.dims(n.inputs[0]))
     yield t.Transpose(ctx.operand(n.inputs[0]), ctx.operand(n.id), n.shape.numel, ctx.dims(n.id),
                       tuple(strides[p] for p in o.perm))
 
 
-@lowers(ops.Expand, moves_only=True, exact=True)
+@lowers(ops.Expand, widths="moves", exact=True)
 def _expand(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     out = ctx.dims(n.id)
     yield t.Transpose(ctx.operand(n.inputs[0]), ctx.operand(n.id), n.shape.numel, out,
                       broadcast_strides(ctx.dims(n.inputs[0]), out))
 
 
-@lowers(ops.Narrow, moves_only=True, exact=True)
+@lowers(ops.Narrow, widths="moves", exact=True)
 def _narrow(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.inputs[0])
     axis = o.axis % len(dims)
@@ -46,7 +46,7 @@ def _narrow(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                    outer, dims[axis] * tail, o.start * tail, o.len * tail)
 
 
-@lowers(ops.Slice, moves_only=True, exact=True)
+@lowers(ops.Slice, widths="moves", exact=True)
 def _slice(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.inputs[0])
     starts, stops, steps = [0] * len(dims), list(dims), [1] * len(dims)
@@ -56,7 +56,7 @@ def _slice(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield t.SliceSteps(ctx.operand(n.inputs[0]), ctx.operand(n.id), tuple(starts), tuple(stops), tuple(steps))
 
 
-@lowers(ops.Concat, moves_only=True, exact=True)
+@lowers(ops.Concat, widths="moves", exact=True)
 def _concat(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.id)
     axis = o.axis % len(dims)
@@ -65,7 +65,7 @@ def _concat(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield t.Concat(ctx.operand(n.id, outer, dims[axis], inner), outer, dims[axis], inner, parts)
 
 
-@lowers(ops.Reverse, moves_only=True, exact=True)
+@lowers(ops.Reverse, widths="moves", exact=True)
 def _reverse(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims = ctx.dims(n.id)
     flip = {a % len(dims) for a in o.axes} if dims else set()
@@ -73,12 +73,12 @@ def _reverse(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                     ctx.storage(n.id).bits // 8)
 
 
-@lowers(ops.Pad, moves_only=True)
+@lowers(ops.Pad, widths="moves")
 def _pad(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield t.Pad(ctx.operand(n.inputs[0]), ctx.operand(n.id), o.before, o.after, o.mode, o.value)
 
 
-@lowers(ops.KvAppend, moves_only=True, exact=True)
+@lowers(ops.KvAppend, widths="moves", exact=True)
 def _kv_append(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     dims, rows = ctx.dims(n.id), n.inputs[1]
     axis = o.axis % len(dims)
@@ -91,7 +91,7 @@ def _kv_append(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
 # --- by index -----------------------------------------------------------------------------------------
 
 
-@lowers(ops.Gather, moves_only=True, exact=True)
+@lowers(ops.Gather, widths="moves", exact=True)
 def _gather(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     table, idx = n.inputs
     dims = ctx.dims(table)
@@ -112,12 +112,12 @@ def _indexing(kind: str, ctx: Lowering, n: Node, axis: int = 0, reduction: str =
                          ctx.operand(n.id), axis % max(n.shape.rank, 1), reduction)
 
 
-@lowers(ops.GatherNd, moves_only=True, exact=True)
+@lowers(ops.GatherNd, widths="moves", exact=True)
 def _gather_nd(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield _indexing("gather_nd", ctx, n)
 
 
-@lowers(ops.GatherElements, moves_only=True, exact=True)
+@lowers(ops.GatherElements, widths="moves", exact=True)
 def _gather_elements(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     yield _indexing("gather_elements", ctx, n, o.axis)
 

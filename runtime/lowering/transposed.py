@@ -12,7 +12,7 @@ from runtime.command_list.thunks import matmul
 from runtime.lowering.core import Lowering, lowers
 
 
-@lowers(ops.TransposedMatMul)
+@lowers(ops.TransposedMatMul, widths="any")
 def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     a, b = n.inputs
     da, db = ctx.dims(a), ctx.dims(b)
@@ -33,7 +33,7 @@ def _matmul(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
                               math.prod(da[:-2]) == 1 < batch, math.prod(db[:-2]) == 1 < batch, o.trans_a, o.trans_b)
 
 
-@lowers(ops.TransposedGroupedMatMul)
+@lowers(ops.TransposedGroupedMatMul, widths="any")
 def _grouped(ctx: Lowering, n: Node, o: Any) -> Iterator[Thunk]:
     x, w, idx = n.inputs
     m, k = ctx.dims(x)

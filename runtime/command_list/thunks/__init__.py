@@ -24,10 +24,11 @@ from runtime.command_list.thunks import (
     scan,
     signal,
     structure,
+    widened,
 )
 
 __all__ = [
     "adaln", "attention", "attention_backward", "backward", "blocked", "conv", "decode", "elementwise", "fused", "host", "losses",
     "matmul", "norm_backward", "packed", "packed_attention", "pending", "picks", "random", "reduce", "region", "scan", "signal",
-    "structure",
+    "structure", "widened",
 ]

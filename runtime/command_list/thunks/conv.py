@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from planner_core.ir import Array
+from planner_core.ir import Array, DType
 from planner_core.ir.ops.reduce import identity
 from runtime.command_list.conv_kernels import (
     ConvGeometry,
@@ -19,7 +21,7 @@ from runtime.command_list.formulas import activate, activation_scratch
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch, scratch_for
 from runtime.command_list.thunk import Thunk, thunk
-from runtime.command_list.widths import PIECE, buffers, wide_dtype, wide_scratch
+from runtime.command_list.widths import PIECE, buffers, is_half, store, wide_dtype, wide_scratch, widened
 
 
 @thunk(name="Conv2D", label="conv2d", partial_extent="scales", where="gpu")
@@ -53,13 +55,10 @@ class Conv2D(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return self.geometry.scratch_bytes(self.src.storage.numpy)
+        return _image_scratch(self)
 
     def run(self, src: Array, weight: Array, dst: Array, scratch: Scratch) -> None:
-        g, mark = self.geometry, scratch.mark
-        for x, out in zip(src, dst, strict=True):
-            convolve(g, x, weight, out, scratch)
-            scratch.release(mark)
+        _by_image(self, src, weight, dst, scratch)
 
 
 @thunk(name="ConvNdBiasAct", label="conv_bias_act", partial_extent="no", where="host", extension=True)
@@ -87,20 +86,44 @@ class ConvNdBiasAct(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        return max(self.geometry.scratch_bytes(self.src.storage.numpy),
-                   activation_scratch(self.act, self.dst.storage, self.dst.numel))
+        return _image_scratch(self, self.act)
 
     def run(self, src: Array, weight: Array, bias: Array | None, residual: Array | None, dst: Array,
             scratch: Scratch) -> None:
-        g, mark = self.geometry, scratch.mark
-        for i, (x, out) in enumerate(zip(src, dst, strict=True)):
-            convolve(g, x, weight, out, scratch, bias)
-            scratch.release(mark)
+        def finish(image: int, out: Array) -> None:
             if residual is not None:
-                np.add(out, residual[i], out=out)
+                np.add(out, residual[image], out=out)
             if self.act:
                 activate(self.act, out, out, scratch, self.alpha, self.beta)
-                scratch.release(mark)
+
+        _by_image(self, src, weight, dst, scratch, bias, finish)
+
+
+def _copies(t: Conv2D | ConvNdBiasAct) -> list[int]:
+    """Elements of the f32 copies of halves: an image of src, the weights, an image of dst."""
+    sizes = (t.src, math.prod(t.src.shape[1:])), (t.weight, t.weight.numel), (t.dst, math.prod(t.dst.shape[1:]))
+    return [count if is_half(o.storage.numpy) else 0 for o, count in sizes]
+
+
+def _image_scratch(t: Conv2D | ConvNdBiasAct, act: str = "") -> int:
+    dtype = wide_dtype(t.src.storage.numpy)
+    own = max(t.geometry.scratch_bytes(dtype), activation_scratch(act, DType.of(wide_dtype(t.dst.storage.numpy)),
+                                                                  math.prod(t.dst.shape[1:])))
+    return own + scratch_for(*((count, np.dtype(np.float32)) for count in _copies(t)))
+
+
+def _by_image(t: Conv2D | ConvNdBiasAct, src: Array, weight: Array, dst: Array, scratch: Scratch, bias: Array | None = None,
+              finish: Callable[[int, Array], None] | None = None) -> None:
+    """Images one by one; halves in f32 until ``finish(image, result)`` is done, then rounded once."""
+    x_f32, w_f32, out_f32 = (scratch.take(count, np.float32) if count else None for count in _copies(t))
+    weight, g, mark = widened(weight, w_f32), t.geometry, scratch.mark
+    for i, (x, out) in enumerate(zip(src, dst, strict=True)):
+        made = out if out_f32 is None else out_f32.reshape(out.shape)
+        convolve(g, widened(x, x_f32), weight, made, scratch, bias)
+        scratch.release(mark)
+        if finish is not None:
+            finish(i, made)
+        store(out, made)
 
 
 @thunk(name="ConvTranspose2d", label="conv_transpose2d", partial_extent="no", where="gpu")

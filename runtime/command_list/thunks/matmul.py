@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_core.ir import Array
+from planner_core.ir import Array, DType
 from runtime.command_list.formulas import activate, activation_scratch
-from runtime.command_list.half_products import product, product_scratch
+from runtime.command_list.half_products import product, product_scratch, strip_size
 from runtime.command_list.operand import In, Out
 from runtime.command_list.scratch import Scratch
 from runtime.command_list.thunk import Thunk, thunk
@@ -88,17 +88,17 @@ class FusedMmBiasAct(Thunk):
 
     @property
     def scratch_bytes(self) -> int:
-        # one after the other: the product's is given back before the activation takes its own
-        return max(activation_scratch(self.act, self.c.storage, self.c.numel),
-                   product_scratch(self.m, self.k, self.n, self.a.storage, self.w.storage, self.c.storage))
+        halves = product_scratch(self.m, self.k, self.n, self.a.storage, self.w.storage, self.c.storage)
+        size = strip_size(self.m, self.k, self.n) if halves else self.c.numel
+        return halves + activation_scratch(self.act, DType.F32 if halves else self.c.storage, size)
 
     def run(self, a: Array, w: Array, bias: Array, c: Array, scratch: Scratch) -> None:
-        mark = scratch.mark
-        product(a, w, c, scratch, self.m, self.k, self.n)
-        scratch.release(mark)
-        np.add(c, bias, out=c)
-        if self.act:
-            activate(self.act, c, c, scratch, self.alpha, self.beta)
+        def finish(part: Array, columns: slice) -> None:
+            np.add(part, bias[columns], out=part)
+            if self.act:
+                activate(self.act, part, part, scratch, self.alpha, self.beta)
+
+        product(a, w, c, scratch, self.m, self.k, self.n, finish)
 
 
 @thunk(name="GroupedMatMul", label="grouped_matmul", partial_extent="scales", where="gpu")
@@ -123,13 +123,19 @@ class GroupedMatMul(Thunk):
         bank = self.weight.nbytes // max(self.num_experts, 1) * min(self.m, self.num_experts)  # a row has one expert
         return self.input.nbytes + bank + self.expert_idx.nbytes
 
+    @property
+    def scratch_bytes(self) -> int:
+        return product_scratch(self.m, self.k_dim, self.n, self.input.storage, self.weight.storage, self.dst.storage)
+
     def run(self, input: Array, weight: Array, expert_idx: Array, dst: Array, scratch: Scratch) -> None:
         experts = [int(e) for e in expert_idx.reshape(-1).tolist()]
-        start = 0
+        start, mark = 0, scratch.mark
         for i in range(1, len(experts) + 1):
             if i == len(experts) or experts[i] != experts[start]:
                 e = experts[start]
                 if not 0 <= e < self.num_experts:
                     raise RunError(f"expert {e} of row {start} is outside [0, {self.num_experts})")
-                np.matmul(input[start:i], weight[e].T if self.weight_t else weight[e], out=dst[start:i])
+                bank = weight[e].T if self.weight_t else weight[e]
+                product(input[start:i], bank, dst[start:i], scratch, self.m, self.k_dim, self.n)
+                scratch.release(mark)
                 start = i

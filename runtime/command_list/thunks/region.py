@@ -41,7 +41,8 @@ def _pieces(count: int, storage: DType, inputs: int, steps: int) -> int:
 
 
 class _Chain:
-    """Steps over pieces of at most ``PIECE`` elements; buffers are taken once. Halves are f32 between steps."""
+    """Steps over pieces of at most ``PIECE`` elements; buffers are taken once. Halves are f32 between steps and rounded at the
+    end, as in the op's reference; a region that stands for ops of a half type rounds after each, by steps of its own."""
 
     def __init__(self, steps: tuple[Step, ...], inputs: int, count: int, dtype: np.dtype[np.generic], scratch: Scratch) -> None:
         size = min(count, PIECE)
@@ -54,7 +55,7 @@ class _Chain:
 
     def read(self, k: int, x: Array, start: int, count: int, t: ElementwiseRegion | BatchElementwiseRegion) -> Array:
         """Input k of elements [start, start + count), as the thunk's mask and moduli say."""
-        buffer = self.repeated[k] if self.rounds else None
+        buffer = self.repeated[k] if x.dtype != self.temporary.dtype else None
         if t.scalar_input_mask >> k & 1:
             return widened(x, buffer)
         if t.input_modulus and t.input_modulus[k]:
