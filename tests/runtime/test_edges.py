@@ -128,6 +128,25 @@ def test_integer_gemm_scales_before_it_rounds(target: Target, dtype: type, alpha
     np.testing.assert_array_equal(got, np.trunc(alpha * (A @ B) + beta * C).astype(dtype))
 
 
+@each_target
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.25, 1.0), (0.25, -3.0), (1.0, 0.125), (0.125, 0.0)])
+def test_half_gemm_rounds_once_after_its_factors(target: Target, half: str, fused: bool, alpha: float, beta: float) -> None:
+    """alpha · a b + beta · c of integers that f64 holds, rounded at the end: a product past f16's largest comes back."""
+    dtype = np.dtype(ml_dtypes.bfloat16 if half == "bfloat16" else half)
+    a, b, c = (np.asarray(v, np.float64) for v in ([[240, 201], [-7, 3]], [[250, 4], [11, 90]], [[1001, -1], [5, 10]]))
+    a[0] *= 1.0 if alpha == 1.0 else 4.0
+    feeds = {n: v.astype(dtype) for n, v in zip("abc", (a, b, c), strict=True)}
+    a, b, c = (v.astype(np.float64) for v in feeds.values())
+    options = {} if fused else {"fusion": no_fusion()}
+    graph = import_onnx(imported("Gemm", feeds, alpha=alpha, beta=beta))
+    (got,) = compile_graph(graph, CompileOptions(target=target, **options)).run(feeds, sanitize=True).values()
+    want = (alpha * (a @ b) + beta * c).astype(dtype)
+    assert np.isfinite(want.astype(np.float64)).all()
+    np.testing.assert_array_equal(got, want)
+
+
 # --- pooling ------------------------------------------------------------------------------------------
 
 PLANES: dict[str, Any] = {

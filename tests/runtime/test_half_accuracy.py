@@ -27,14 +27,14 @@ Build = Callable[..., int]
 HALF = np.dtype(np.float16)
 UNIT = 2.0**-11
 METAL = CompileOptions(target="metal", fusion=no_fusion(), passes=PassOptions.none())  # type: ignore[arg-type]
-CASES: dict[str, Callable[[], tuple[Build, list[Array], Array]]] = {}
+CASES: dict[str, Callable[..., tuple[Build, list[Array], Array]]] = {}
 
 
 def case(name: str, build: Build, arrays: Callable[[], list[Array]], want: Callable[..., Any]) -> None:
     """``want`` takes the rounded operands as f64 (integers as they are)."""
-    def make() -> tuple[Build, list[Array], Array]:
-        given = [a.astype(HALF) if a.dtype.kind == "f" else a for a in arrays()]
-        return build, given, np.asarray(want(*(a.astype(np.float64) if a.dtype == HALF else a for a in given)))
+    def make(half: np.dtype[Any] = HALF) -> tuple[Build, list[Array], Array]:
+        given = [a.astype(half) if a.dtype.kind == "f" else a for a in arrays()]
+        return build, given, np.asarray(want(*(a.astype(np.float64) if a.dtype == half else a for a in given)))
 
     assert name not in CASES
     CASES[name] = make

@@ -15,15 +15,19 @@ def matmul(c: Call) -> Value:
 
 @onnx_op("Gemm")
 def gemm(c: Call) -> Value:
-    """``alpha * a' b' + beta * c``; a weight that only such products read transposed is stored so."""
+    """``alpha * a' b' + beta * c``; a weight that only such products read transposed is stored so. Halves with a factor are
+    computed in f32."""
     a, b, bias = c[0], c[1], c.get(2)
     if c.attr("transA", 0):
         a = transpose(c, a, (1, 0))
     if c.attr("transB", 0):
         b = c.builder.model.transposed_weight(b) or transpose(c, b, (1, 0))
+    alpha, beta, dtype = float(c.attr("alpha", 1.0)), float(c.attr("beta", 1.0)), a.shape.dtype
+    if dtype.is_half and (alpha != 1.0 or (bias is not None and beta != 1.0)):  # rounded once, after the factors
+        y = c.emit(ops.MatMul(), *(c.emit(ops.Cast(DType.F32), v) for v in (a, b)))
+        wide = None if bias is None else c.emit(ops.Cast(DType.F32), bias)
+        return c.emit(ops.Cast(dtype), _scaled(c, y, alpha, wide, beta))
     y = c.emit(ops.MatMul(), a, b)
-    alpha, beta = float(c.attr("alpha", 1.0)), float(c.attr("beta", 1.0))
-    dtype = y.shape.dtype
     if dtype.is_int and not (_whole(alpha, dtype) and _whole(beta, dtype)):  # an integer has no half of itself
         wide = None if bias is None else c.emit(ops.Cast(DType.F64), bias)
         return c.emit(ops.Cast(dtype), _scaled(c, c.emit(ops.Cast(DType.F64), y), alpha, wide, beta))

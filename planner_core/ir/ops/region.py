@@ -172,6 +172,8 @@ def _run(steps: tuple[Step, ...], xs: tuple[Array, ...]) -> Array:
 class ElementwiseRegion(Op):
     """The last of ``steps``, each an activation, cast or binary of inputs and earlier steps, per element.
 
+    It is one op: of halves it computes in f32 and rounds once, at its end. Where it stands for ops that each round, a
+    ``to_f16`` or ``to_bf16`` step after each says so (no fusion rule makes a region of halves).
     Inputs, at most 16, of one float dtype: the output's shape, one element, or its last axes. ``prologue``
     "nearest2x": input ``prologue_input`` (NCHW) is read through a nearest 2× upsample of H and W.
     """

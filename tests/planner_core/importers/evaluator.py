@@ -14,7 +14,7 @@ from planner_core.ir import Array, Graph, Node, validate
 
 ELEM = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32,
         "bool": TensorProto.BOOL, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8,
-        "int8": TensorProto.INT8}
+        "int8": TensorProto.INT8, "bfloat16": TensorProto.BFLOAT16}
 
 
 def evaluate(graph: Graph, feeds: dict[str, Array]) -> list[Array]:
