@@ -34,7 +34,8 @@ def is_half(dtype: np.dtype[Any]) -> bool:
 
 def to_f32(src: Array, dst: Array) -> None:
     """dst = src, exactly. NumPy converts f16 element by element; here its bits move to where f32 has them, and a power of two
-    makes up for the exponents' difference: four times as fast. Infinities and NaN go NumPy's way."""
+    makes up for the exponents' difference: four times as fast. Infinities and NaN go NumPy's way. Subnormal halves are subnormal
+    f32 in between: a thread that flushes those (no CPU does by default) loses them."""
     if src.dtype != _F16 or src.size < _SMALL:
         np.copyto(dst, src)
         return

@@ -22,6 +22,7 @@ from planner_core.ir.ops.region import region_steps
 from planner_core.memory import Target
 from runtime import Compilation, CompileOptions, compile_graph
 from runtime.active import active_commands
+from runtime.caches.commands_file import commands_from_parts, commands_to_parts
 from runtime.command_list import registry
 from runtime.command_list.widths import to_f32
 from runtime.passes import PassOptions
@@ -222,13 +223,15 @@ def test_f16_is_widened_exactly() -> None:
 def test_a_widened_op_says_what_it_runs() -> None:
     """bf16 SwiGLU where bf16 is stored as such: two copies, then the kernel of f32, all declared."""
     g = graph_of(lambda g, i: g.swi_g_l_u(i), [np.ones((4, 64), BF16)], False)
-    (t,) = plain(g, Target.MLX).commands.thunks
+    commands = plain(g, Target.MLX).commands
+    (t,) = commands.thunks
     assert (t.name, t.trace_label) == ("Widened", "widened:fused_swiglu")
     (step,) = t.steps  # type: ignore[attr-defined]
     assert {o.storage for o in (*step.reads(), *step.writes())} == {DType.F32}
     assert t.scratch_bytes == 4 * (4 * 64 + 4 * 32) + step.scratch_bytes
     assert [o.storage for o in (*t.reads(), *t.writes())] == [DType.BF16] * 2
     assert registry()["Widened"].where == "host"
+    assert commands_from_parts(*commands_to_parts(commands)).thunks == commands.thunks
 
 
 @each_half
