@@ -89,6 +89,9 @@ CASES: dict[str, Build] = {
     "reshape": lambda g: g.relu(g.reshape(seq(g), dims=("S", 2, 4))),
     "gather": lambda g: g.gather(g.param("table", (5, 8)), g.input("ids", (1, "S"), DType.I64), axis=0),
     "rope": lambda g: g.rope(seq(g), g.param("rope.cos", (FULL, 2)), g.param("rope.sin", (FULL, 2)), head_dim=4, n_rot=4),
+    "rope with half tables": lambda g: g.rope(
+        g.input("x", (1, "S", 8), DType.BF16), g.param("rope.cos", (FULL, 2), DType.BF16), g.param("rope.sin", (FULL, 2), DType.BF16),
+        head_dim=4, n_rot=4),
     "rope with tables of a symbol": lambda g: g.rope(
         seq(g), g.param("rope.cos", ("S", 2)), g.param("rope.sin", ("S", 2)), head_dim=4, n_rot=4, interleaved=True),
     "attention": lambda g: g.attention(seq(g, "q"), seq(g, "k"), seq(g, "v"), num_heads=2, head_dim=4, mask_kind="causal"),
