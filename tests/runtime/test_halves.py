@@ -247,3 +247,12 @@ def test_a_zoo_decoder_of_halves_hides_no_memory(half: np.dtype[Any]) -> None:
         got = c.run(feed, sanitize=True)["logits"].astype(np.float64)
         np.testing.assert_allclose(got, wide, rtol=0, atol=40 * UNIT[half] * np.abs(wide).max())
         assert hidden_bytes(c, feed) <= OWN
+
+
+@each_target
+def test_a_region_of_half_weights_computes_wide(target: Target) -> None:
+    """w · w / w, where f16 has no w · w: both operands are weights, and the result is stored as the target likes."""
+    w = np.asarray([300, -1000, 2], F16)
+    g = graph_of(lambda g, *i: g.elementwise_region(*i, steps=region_steps("s0 = mul(x1, x1); s1 = div(s0, x1); s2 = add(s1, x0)")),
+                 [np.zeros(3, F16), w], True)
+    np.testing.assert_array_equal(plain(g, target).run({"x0": np.zeros(3, F16)}, sanitize=True)["y"], w)
