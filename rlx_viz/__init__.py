@@ -5,35 +5,43 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from planner_core.errors import RlxError
-from planner_core.importers.open_model import OpenModel
-from planner_core.ir import Graph
-
-# These modules are imported here so that the functions of the same names win over them as attributes.
-from rlx_viz.compare import Comparison, compare, comparing
-from rlx_viz.report import write_report
-from rlx_viz.serving import ServingCost, serving_cost
-from rlx_viz.snapshot import snapshot
-from rlx_viz.snapshot_tables.caches import with_cache
-from rlx_viz.sweeps import Sweep, sweep
 from rlx_viz.version import VERSION
-from runtime.caches.base import CacheBase
-from runtime.compile import Compilation, CompileOptions, compile_graph
-from runtime.template import Template
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from planner_core.ir import Graph
+    from rlx_viz.comparison import Comparison, compare
     from rlx_viz.explorer import Explorer
+    from rlx_viz.serving import ServingCost, serving_cost
+    from rlx_viz.snapshots import snapshot
+    from rlx_viz.sweeps import Sweep, sweep
+    from runtime.compile import Compilation
+    from runtime.template import Template
 
 __version__ = VERSION
-_compare = compare  # where an argument has the name
-__all__ = ["Comparison", "ServingCost", "Sweep", "Template", "__version__", "compare", "compile", "explore", "report",
+__all__ = ["Compilation", "Comparison", "ServingCost", "Sweep", "Template", "__version__", "compare", "compile", "explore", "report",
            "savings", "serving_cost", "snapshot", "sweep"]
+_HOMES = {"Compilation": "runtime.compile", "Comparison": "rlx_viz.comparison", "compare": "rlx_viz.comparison",
+          "ServingCost": "rlx_viz.serving", "serving_cost": "rlx_viz.serving", "snapshot": "rlx_viz.snapshots",
+          "Sweep": "rlx_viz.sweeps", "sweep": "rlx_viz.sweeps", "Template": "runtime.template"}
+"""Where the names live that are imported when they are first used: loading all takes longer than a short program."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlx_viz' has no attribute {name!r}; it has {', '.join(__all__)}")
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 @overload
@@ -62,6 +70,13 @@ def compile(  # the name users look for
     Errors: ``ImportModelError`` for a file that can't be read, ``UnboundDimError`` for dims without a value,
     ``PlanError`` for an option that doesn't exist or a plan that can't be made.
     """
+    from planner_core.errors import RlxError
+    from planner_core.importers.open_model import OpenModel
+    from planner_core.ir import Graph
+    from runtime.caches.base import CacheBase
+    from runtime.compile import Compilation, CompileOptions, compile_graph
+    from runtime.template import Template
+
     if isinstance(model, CacheBase):
         model = model.largest()
     if isinstance(model, Template):
@@ -110,7 +125,12 @@ def report(
     ``whatif``: carry the savings waterfall and what each toggle would free (default: up to
     ``whatif.SAVINGS_NODES`` and ``CHEAP_NODES`` nodes, about two seconds of work each). ``compare``: a second model, options or another tool's CSV, as for ``compare``.
     """
+    from rlx_viz import comparison
+    from rlx_viz.reports import write_report
+    from rlx_viz.snapshot_tables.caches import with_cache
+    from rlx_viz.snapshots import snapshot
     from rlx_viz.whatif import with_whatif
+    from runtime.caches.base import CacheBase
 
     compilation = compile(model, **kw)
     doc = with_whatif(snapshot(compilation, name=_name(model), redact=redact), compilation, whatif)
@@ -118,7 +138,7 @@ def report(
         doc = with_cache(doc, model)
     other = None
     if compare is not None:
-        other = _compare(compilation, compare, redact=redact).document()
+        other = comparison.compare(compilation, compare, redact=redact).document()
     return write_report(doc, path, title=doc.meta["model"]["name"], other=other)
 
 
@@ -133,7 +153,9 @@ def explore(
     second model, options or another tool's CSV, as for ``compare``; it stays while the first is changed. ``state``:
     another explorer's ``state``, to reopen its view. ``whatif``: work out savings behind the picture.
     """
+    from rlx_viz.comparison import comparing
     from rlx_viz.explorer import Explorer, Live
+    from runtime.caches.base import CacheBase
 
     live = Live(compile(model, **kw), _name(model), redact, model if isinstance(model, CacheBase) else None)
     other = None

@@ -197,7 +197,7 @@ def growth(a: Compilation | Mapping[str, Any], b: Compilation | Mapping[str, Any
 def _summary(side: Compilation | Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(side, Compilation):
         return side
-    from rlx_viz.snapshot import snapshot
+    from rlx_viz.snapshots import snapshot
     from rlx_viz.summary import summary_dict
 
     return summary_dict(snapshot(side, name=name))
@@ -217,7 +217,7 @@ def _by_name(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[Grown]:
 
 
 def _matched(a: Any, b: Any, two: Mapping[str, Any]) -> list[Grown]:
-    from rlx_viz.compare import compare
+    from rlx_viz.comparison import compare
 
     own = {name for name, _ in _own(two)}
     frame = compare(a, b).to_frame()

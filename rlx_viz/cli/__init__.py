@@ -4,17 +4,35 @@ family of commands."""
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from planner_core.errors import RlxError
 from rlx_viz.cli import comparing, diffing, planning, reporting, running, sweeping
 from rlx_viz.cli.text import decisions_text, summary_text
+from rlx_viz.version import VERSION
 
 __all__ = ["decisions_text", "main", "summary_text"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="See where a model's memory goes, and prove what an option saves.")
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rlx-viz {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True,
+                                          callback=_tell_version)] = False,
+) -> None:
+    """See where a model's memory goes, and prove what an option saves."""
+
+
 for command in (planning.plan, comparing.compare, diffing.diff, sweeping.sweep, planning.decisions, reporting.report, running.run,
                 planning.options, planning.schema, reporting.demo):
     app.command()(command)

@@ -52,7 +52,7 @@ def plan(
     command line; 3 over the budget of --fit, or the best arena found is above that capacity; both are printed.
     """
     from rlx_viz.frames import tensors_frame
-    from rlx_viz.snapshot import snapshot
+    from rlx_viz.snapshots import snapshot
     from rlx_viz.summary import summary_dict
 
     if as_json == as_csv == "-":

@@ -26,8 +26,8 @@ def report(
         "Work out what each option saved and would save (without the flag: as far as the model's size makes that quick)."))] = None,
 ) -> None:
     """Write one HTML file that opens anywhere, without Python or network."""
-    from rlx_viz.report import write_report
-    from rlx_viz.snapshot import snapshot
+    from rlx_viz.reports import write_report
+    from rlx_viz.snapshots import snapshot
     from rlx_viz.whatif import with_whatif
 
     if out == "-":
@@ -57,8 +57,8 @@ def demo(
 ) -> None:
     """The main job on a real model: magika's file-type network, planned, run and reported."""
     from rlx_viz.demo import magika_model
-    from rlx_viz.report import write_report
-    from rlx_viz.snapshot import snapshot
+    from rlx_viz.reports import write_report
+    from rlx_viz.snapshots import snapshot
 
     start = time.perf_counter()
     model = magika_model()

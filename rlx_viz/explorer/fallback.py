@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.report.sampling import render_capped
+from rlx_viz.reports.sampling import render_capped
 
 __all__ = ["embed"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.snapshot import snapshot
 from rlx_viz.snapshot_tables.caches import with_cache
+from rlx_viz.snapshots import snapshot
 from runtime.caches.base import CacheBase
 from runtime.compile import Compilation
 

@@ -13,7 +13,7 @@ import traitlets
 from planner_core.errors import OptionError, RlxError
 from planner_core.ir import Array
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.compare import Comparison
+from rlx_viz.comparison import Comparison
 from rlx_viz.explorer.fallback import embed
 from rlx_viz.explorer.history import History, Options
 from rlx_viz.explorer.live import Live, Picture
@@ -21,7 +21,7 @@ from rlx_viz.explorer.worker import Worker
 from rlx_viz.foreign import ForeignError
 from rlx_viz.frames import tensors_frame
 from rlx_viz.inputs import fill_params, filled_inputs, require_memory
-from rlx_viz.snapshot import with_profile
+from rlx_viz.snapshots import with_profile
 from rlx_viz.static.joiner import front_end, stylesheet
 from rlx_viz.whatif import Stop, Stopped, counterfactuals, step_labels, waterfall, whatif_document
 from runtime.compile import Compilation

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import erf
 
 from planner_core.ir import Array, DType
 from runtime.command_list.scratch import Scratch, scratch_for
@@ -18,6 +17,13 @@ __all__ = [
     "ACTIVATIONS", "BINARIES", "COMPARES", "PIECE", "activate", "activation_scratch", "binary", "binary_scratch",
     "multiply_activated", "multiply_activated_scratch",
 ]
+
+def erf(x: Any, out: Any = None) -> Any:
+    """SciPy's error function, imported by the first kernel that computes one: SciPy takes longer to load than NumPy."""
+    from scipy.special import erf
+
+    return erf(x, out=out)
+
 
 BINARIES: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from rlx_viz.report import write_report
+from rlx_viz.reports import write_report
 from tests.browser.conftest import READY, browser  # noqa: F401  (a fixture)
 from tests.browser.synthetic_views import make_views_document
 

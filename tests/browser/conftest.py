@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.report import write_report
+from rlx_viz.reports import write_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [

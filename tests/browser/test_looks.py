@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 import rlx_viz
 from planner_core.ir import Graph
-from rlx_viz.report.sampling import sample
+from rlx_viz.reports.sampling import sample
 from tests.browser.conftest import OpenReport
 from tests.browser.synthetic_views import make_views_document
 

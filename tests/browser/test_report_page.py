@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.report import render_html
-from rlx_viz.report.sampling import sample
+from rlx_viz.reports import render_html
+from rlx_viz.reports.sampling import sample
 from tests.browser.conftest import OpenReport
 from tests.browser.synthetic import make_document
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rlx_viz.columns import ColumnDocument
-from rlx_viz.report import write_report
+from rlx_viz.reports import write_report
 from tests.browser.conftest import READY, OpenReport
 from tests.browser.synthetic import make_document
 from tests.browser.synthetic_views import NONE, make_views_document

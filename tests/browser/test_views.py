@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from rlx_viz.columns import ColumnDocument, StringTable
-from rlx_viz.report import write_report
+from rlx_viz.reports import write_report
 from rlx_viz.static.joiner import front_end, stylesheet
 from tests.browser.conftest import READY, OpenReport
 from tests.browser.synthetic import make_document

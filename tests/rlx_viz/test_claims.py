@@ -18,7 +18,7 @@ from planner_core.ir import save_graph
 from planner_core.memory import holders
 from planner_core.units import bytes_text
 from rlx_viz.cli import summary_text
-from rlx_viz.report import render_html
+from rlx_viz.reports import render_html
 from rlx_viz.summary import plan_schema, summary_dict
 
 CONDITIONS = "for these live ranges, in this order, with these options"

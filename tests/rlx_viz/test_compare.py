@@ -14,7 +14,7 @@ from planner_core import zoo
 from planner_core.errors import RlxError
 from planner_core.ir import Graph
 from planner_core.memory import SPACES, diff_plans
-from rlx_viz.compare import CHANGES, compare
+from rlx_viz.comparison import CHANGES, compare
 from rlx_viz.frames import tensors_frame
 from rlx_viz.snapshot_tables.tensors import NONE
 from runtime.compile import Compilation

@@ -20,7 +20,7 @@ from planner_core.ir import Graph
 from planner_core.memory import ViolationKind
 from planner_core.memory.placement import Problem, available, solve
 from planner_core.memory.placement.problem_csv import write_problem
-from rlx_viz.compare import CHANGES, Comparison, compare
+from rlx_viz.comparison import CHANGES, Comparison, compare
 from rlx_viz.foreign import Ends, ForeignPlan, Includes, InvalidPlanError, read_foreign
 from rlx_viz.foreign.plan import Region
 from rlx_viz.frames import tensors_frame

@@ -14,8 +14,8 @@ import pytest
 
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.explorer import Explorer
-from rlx_viz.report import render_html, write_report
-from rlx_viz.report.sampling import EMBED_LIMIT, render_capped, sample
+from rlx_viz.reports import render_html, write_report
+from rlx_viz.reports.sampling import EMBED_LIMIT, render_capped, sample
 from tests.browser.synthetic import make_document
 
 HOSTILE = [

@@ -13,7 +13,7 @@ from planner_core.memory import verify_plan
 from planner_core.units import bytes_text
 from rlx_viz.columns import ColumnDocument
 from rlx_viz.frames import tensors_frame
-from rlx_viz.snapshot import snapshot
+from rlx_viz.snapshots import snapshot
 from rlx_viz.summary import summary_dict
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import rlx_viz
 from planner_core.ir import Graph
 from planner_core.memory.placement import Problem, solve
-from rlx_viz.compare import compare
-from rlx_viz.report.sampling import render_capped
+from rlx_viz.comparison import compare
+from rlx_viz.reports.sampling import render_capped
 from rlx_viz.verdict import Deciding, Side, Smaller, judge
 from tests.planner_core.memory.placement.problems import problems
 from tests.rlx_viz.test_report import payload_of

@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 
 import numpy as np
-import scipy.fft
 
 from planner_core.ir import Array, DType
 from planner_core.ir.ops.signal import METRICS, NORMS
@@ -48,6 +47,8 @@ class Fft1d(Thunk):
 
     def run(self, src: Array, dst: Array, scratch: Scratch) -> None:
         n = self.n_complex
+        import scipy.fft
+
         transform: Any = scipy.fft.ifft if self.inverse else scipy.fft.fft
         piece = scratch.take((self._rows, n), self._complex)
         for r in range(0, self.outer, self._rows):

@@ -20,8 +20,8 @@ import numpy as np
 from planner_core.memory import match_nodes
 from rlx_viz.columns import Column, ColumnDocument, exact_int
 from rlx_viz.sides import compiled_sides, foreign_sides
-from rlx_viz.snapshot import snapshot
 from rlx_viz.snapshot_tables.tensors import NONE
+from rlx_viz.snapshots import snapshot
 from rlx_viz.verdict import Verdict, judge
 from runtime.compile import Compilation
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx_viz.columns import Column, ColumnDocument, StringTable, Tables
-from rlx_viz.report import render_html
+from rlx_viz.reports import render_html
 from rlx_viz.snapshot_tables.tensors import NONE
 
 TEXTS = {
