@@ -101,12 +101,13 @@ class DecisionLog(Shown):
         """A pandas frame, one row a decision; columns as the fields, plus the anchor's label."""
         import pandas as pd
 
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             [(d.stage, d.rule, d.verdict.value, d.anchor, self.labels.get(d.anchor, ""), len(d.nodes),
               "" if d.reason is None else d.reason.name.lower(), "" if d.reason is None else str(d.reason.value),
               ", ".join(f"{k}={v}" for k, v in d.facts), d.bytes_saved, d.dispatches_saved) for d in self.decisions],
             columns=["stage", "rule", "verdict", "anchor", "label", "nodes", "reason", "explanation", "facts",
                      "bytes_saved", "dispatches_saved"])
+        return frame.astype(dict.fromkeys(("anchor", "nodes", "bytes_saved", "dispatches_saved"), "int64"))
 
     def extended(self, more: Iterable[Decision]) -> DecisionLog:
         """A log with further decisions behind these."""

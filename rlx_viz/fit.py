@@ -63,8 +63,8 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The answer. ``parts`` sum to ``needed``; ``least`` is what no placement is below; ``remedies`` are single options that
-    lower it, best first; ``best`` is the best combination tried, None where no option helps."""
+    """The answer. ``parts`` sum to ``needed``; ``least`` is what no placement is below; ``remedies`` are single options (or
+    several that hold it up together) that lower it, best first; ``best`` is the best combination tried, None where no option helps."""
 
     budget: Budget
     region: Region
@@ -132,10 +132,11 @@ def _single(c: Compilation, budget: Budget, region: Region) -> Iterator[Remedy]:
         more["placement"] = "exact"
     if c.plan.options.alignment > 1:
         more["alignment"] = 1
-    for name, value in {**tried, **more}.items():
-        then = _needs(c, region, {name: value})
+    several = [dict(h.options) for h in c.holders() if len(h.options) > 1]  # what holds it up together, none alone
+    for options in (*({name: value} for name, value in {**tried, **more}.items()), *several):
+        then = _needs(c, region, options)
         if then is not None and then < needed:
-            yield Remedy(((name, value),), then, then <= budget.nbytes)
+            yield Remedy(tuple(options.items()), then, then <= budget.nbytes)
 
 
 def _needs(c: Compilation, region: Region, options: dict[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner_core.memory import ARENA, WEIGHTS, lower_bound
+from planner_core.memory import ARENA, WEIGHTS, MemoryPlan, lower_bound
 from planner_core.memory.bounds import align_up
 from planner_core.memory.placement.solve import solve
 from planner_core.memory.problem import I64, Problem
@@ -99,6 +99,10 @@ def foreign_sides(ours: ColumnDocument, c: Compilation, matched: Matched, shown:
     gone = sorted(set(plan.buffers(ARENA)[plan.size[plan.buffers(ARENA)] > 0].tolist()) - set(matched.other.tolist()))
     caveats = [f"{len(gone)} of our {len(plan.buffers(ARENA))} arena buffers, {int(plan.size[gone].sum()):,} B, have no row in {label}"
                ] if gone and not same else []
+    short = _shorter(matched, plan)
+    if short and not same:
+        caveats.append(f"{count_text(short, 'buffer')} of it {'is' if short == 1 else 'are'} smaller than our {'tensor' if short == 1 else 'tensors'}, so that "
+                       "it may not hold this model")
     blind = int((~raw.lived[raw.rows_of(Region.ARENA)]).sum())
     if blind:
         caveats.append(f"{count_text(blind, 'row')} without a live range {'is' if blind == 1 else 'are'} not checked")
@@ -109,6 +113,12 @@ def foreign_sides(ours: ColumnDocument, c: Compilation, matched: Matched, shown:
     if same and a.total == b.total:  # rows without a match, or of several tensors of ours, still are what ours are
         b_head |= {k: a_head[k] for k in ("weights", "activations", "padding", "naive", "saved")}
     return LikeForLike(a, b, compared, "; ".join(caveats), a_head, b_head, tuple(notes))
+
+
+def _shorter(matched: Matched, plan: MemoryPlan) -> int:
+    """Rows of the arena that are smaller than the tensor of ours that they are matched with."""
+    rows = np.flatnonzero(matched.other != NONE)
+    return int((matched.plan.problem.size[rows] < plan.size[matched.other[rows]]).sum())
 
 
 def _counted(problem: Problem, guards: bool, alignment: int | None) -> Problem:

@@ -23,13 +23,16 @@ from planner_core.memory import (
     ArenaWidthPolicy,
     BodyPlan,
     Headline,
+    Holder,
     MemoryPlan,
     PlanOptions,
     Target,
     body_plans,
     headline,
+    holders,
     plan_graph,
 )
+from planner_core.memory.holders import SHARE
 from planner_core.memory.verify import require_sound
 from planner_core.options import OptionInfo, coerce_option, option, options_of, variables_of
 from planner_core.show import Facts, Shown
@@ -311,9 +314,21 @@ class Compilation(Shown):
             frame.insert(at + k, name, values)
         return frame
 
+    def holders(self) -> list[Holder]:
+        """Everything in force that holds more than 5% of the arena, largest first: the plan's rules and options
+        (``planner_core.memory.holders``), and changed options of earlier stages, each compared with its default."""
+        found = holders(self.plan)
+        for row in self.option_rows():
+            if row.changed and (row.info.name == "precision" or row.stage == "fusion") and self.plan.arena_size:
+                without = self.with_options(**{row.info.name: row.default}).plan.arena_size
+                if self.plan.arena_size - without > SHARE * self.plan.arena_size:
+                    found.append(Holder(f"{row.info.name}={str(getattr(row.value, 'value', row.value)).lower()}", row.info.help,
+                                        ((row.info.name, row.default),), self.plan.arena_size, without))
+        return sorted(found, key=lambda h: (-h.held, h.name))
+
     def summary(self) -> Headline:
         """The headline: the number to allocate and its parts, in bytes; ``print`` it for text with what holds it up."""
-        return headline(self.plan, self.commands.scratch_bytes)
+        return dataclasses.replace(headline(self.plan, self.commands.scratch_bytes), held=tuple(map(str, self.holders())))
 
     def bodies(self) -> list[BodyPlan]:
         """The plan of each body of If, Loop and Scan: what runs inside one command."""

@@ -68,7 +68,8 @@ class OpenModel:
         values = binding.as_dict() if isinstance(binding, DimBinding) else dict(binding)
         missing, stray = [s for s in self.symbols if s not in values], sorted(values.keys() - set(self.symbols))
         if missing or stray:
-            what = f"no value for {', '.join(missing)}" if missing else f"{', '.join(stray)} is not open"
+            what = " and ".join([*([f"no value for {', '.join(missing)}"] if missing else []),
+                                 *([f"{', '.join(stray)} {'is' if len(stray) == 1 else 'are'} not open"] if stray else [])])
             raise UnboundDimError(f"{self.name!r}: {what}; wanted a value for each of {', '.join(self.symbols) or 'no dims'}, e.g. "
                                   f"{', '.join(f'{s}=128' for s in self.symbols)}")
         if self.graph is not None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 from planner_core.errors import GraphError, UnboundDimError
 from planner_core.ir.dtype import DType
@@ -213,8 +214,9 @@ class DimBinding:
 
     def __post_init__(self) -> None:
         for name, value in self.values:
-            if value < 1:
-                raise GraphError(f"dim {name!r} bound to {value}; wanted a positive int")
+            given: object = value
+            if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < 0:
+                raise GraphError(f"dim {name!r} bound to {value!r}; wanted an int of 0 or more")
 
     @classmethod
     def of(cls, mapping: Mapping[str, int] | None = None, /, **names: int) -> DimBinding:

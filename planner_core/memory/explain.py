@@ -207,11 +207,14 @@ class Headline:
     peak_step: int
     peak_bytes: int
     unknown: tuple[str, ...]
+    held: tuple[str, ...] = ()
+    """A sentence for everything that holds more than 5% of the arena (``Compilation.summary`` fills it)."""
 
     def __str__(self) -> str:
         least = "≥ " if self.unknown else ""
-        rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("unknown", "peak_step")]
-        return "\n".join([*(f"{name:<12} {least}{value:>18,} B" for name, value in rows), f"{'peak node':<12} {self.peak_step:>18,}"])
+        rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("unknown", "peak_step", "held")]
+        return "\n".join([*(f"{name:<12} {least}{value:>18,} B" for name, value in rows), f"{'peak node':<12} {self.peak_step:>18,}",
+                          *(f"held up: {text}" for text in self.held)])
 
 
 def headline(plan: MemoryPlan, scratch: int = 0) -> Headline:

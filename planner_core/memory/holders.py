@@ -16,6 +16,7 @@ from planner_core.memory.plan import ARENA, MemoryPlan
 from planner_core.memory.planner import arena_bound, plan_graph
 from planner_core.memory.rules import RULES, static_mask
 from planner_core.memory.widths import ArenaWidthPolicy
+from planner_core.units import bytes_text
 
 __all__ = ["SHARE", "Holder", "LargestStep", "holders", "largest_step"]
 
@@ -40,6 +41,13 @@ class Holder:
     def held(self) -> int:
         """Bytes of the arena that it holds."""
         return self.arena - self.arena_without
+
+    def __str__(self) -> str:
+        """``pin_output_ancestors holds 42.5 MiB of the arena (91%): 4.16 MiB without it.``"""
+        several = " + " in self.name
+        always = "" if self.options else " (a rule, always on)"
+        return (f"{self.name}{always} {'hold' if several else 'holds'} {bytes_text(self.held)} of the arena "
+                f"({100 * self.held / self.arena:.0f}%): {bytes_text(self.arena_without)} without {'them' if several else 'it'}.")
 
 
 class LargestStep(NamedTuple):

@@ -140,7 +140,7 @@ def has_host_indexing(graph: Graph) -> bool:
     return any(n.op.has(Trait.HOST_INDEXING) for n in graph.nodes)
 
 
-STATIC_PACK_VARIABLES = tuple(variable(name, "flag", "Make static weight packs in the first run only.", "static_weight_pack")
+STATIC_PACK_VARIABLES = tuple(variable(name, "flag", "Make static weight packs in the first run only.", "static_packs_once")
                               for name in ("RLX_STATIC_WEIGHT_PACK", "RLX_QWEN3_BAKE_WEIGHTS"))
 """The second is an older name of the first."""
 

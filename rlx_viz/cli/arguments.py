@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,7 +63,7 @@ def load(model: str, dim: list[str], shape: list[str], sets: list[str], target: 
 def command_text(verb: str, model: str, dim: list[str], shape: list[str], sets: list[str], target: str) -> str:
     words = ["rlx-viz", verb, Path(model).name]
     words += [w for flag, items in (("--dim", dim), ("--shape", shape), ("--set", sets)) for i in items for w in (flag, i)]
-    return " ".join([*words, *(["--target", target] if target != "cpu" else [])])
+    return shlex.join([*words, *(["--target", target] if target != "cpu" else [])])
 
 
 def write(target: str, text: str) -> None:

@@ -17,7 +17,7 @@ def fit_text(f: Fit, name: str) -> str:
     if f.fits:
         return f"fits: yes, {name} needs {both} of {f.budget}, {bytes_text(-f.over)} free\n  compared: {f.region.words}: {parts}"
     out = [f"fits: no, {name} needs {both} of {f.budget}, {bytes_text(f.over)} over", f"  compared: {f.region.words}: {parts}",
-           f"  live at the peak (step {f.peak_step}), largest first:"]
+           f"  live at the peak (node {f.peak_step}), largest first:"]
     out += [f"    {bytes_text(t.nbytes):>10}  {t.name}{'' if t.rule == 'read' else f', kept by {t.rule}'}" for t in f.top]
     if f.remedies:
         out.append("  options that lower it:")
@@ -29,5 +29,5 @@ def fit_text(f: Fit, name: str) -> str:
     if f.region is Region.TOTAL and f.without_weights <= f.budget.nbytes:
         out.append(f"  with the weights elsewhere (in flash, say) it fits: {bytes_text(f.without_weights)}; --fit-region arena")
     if not f.remedies or f.best is None or not f.best.fits:
-        out.append(f"  no placement of these live ranges needs less than {bytes_text(f.least)}: smaller inputs, or a smaller model")
+        out.append(f"  with these options no placement needs less than {bytes_text(f.least)}: smaller inputs, or a smaller model")
     return "\n".join(out)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from planner_core.fusion import DEVICES
-from planner_core.memory import holders
 from planner_core.options import options_of
 from planner_core.units import bytes_text
 from rlx_viz.budget import BOARDS, budget_of
@@ -126,7 +125,7 @@ def options(
         compilation = load(model, dim, shape, [], target)
         start = CompileOptions(compilation.options.target, plan=compilation.plan.options, fusion=compilation.fusion.options,
                                lower=compilation.options.lower_used, passes=compilation.options.passes_used)
-        held = {name: h for h in holders(compilation.plan) for name, _ in h.options}
+        held = {name: h for h in compilation.holders() for name, _ in h.options}
     else:
         start, held = CompileOptions.for_target(target, environ={}), {}
     stages: dict[str, tuple[Any, type[Any]]] = {k: (getattr(start, k), cls) for k, cls in GROUPS.items()}

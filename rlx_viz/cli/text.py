@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner_core.units import bytes_text
+from planner_core.units import bytes_text, count_text
 
 __all__ = ["decisions_text", "summary_text"]
 
@@ -33,7 +33,7 @@ def summary_text(doc: Any) -> str:
            *[f"  {body['text']}" for body in claims.get("bodies", [])],
            f"  peak: {bytes_text(h['peak_bytes'])} live at {_peak_text(doc, h['peak_step'])}"]
     if h["unknown"]:
-        out.append(f"  {h['unknown']} tensors of a size unknown before the run: totals are lower limits")
+        out.append(f"  {count_text(h['unknown'], 'tensor')} of a size unknown before the run: totals are lower limits")
     out += _stages_text(doc)
     for name, count in meta["unsupported"].items():
         out.append(f"  opaque op {name}: {count}")

@@ -107,8 +107,10 @@ def _placed(frame: Any, where: str) -> tuple[Any, I64, tuple[str, ...]]:
         blank = blank | np.asarray(frame["space"].astype(str).str.strip().str.lower() == "none", dtype=bool)
     if blank.all():
         raise ForeignError(f"{where}: none of {len(frame)} rows has an offset, so nothing to compare; wanted a placed plan")
+    gaps = [k for k in ("gap", "gaps") if k in frame.columns and not _blank(frame, k).all()]
+    said = (f"The column {gaps[0]} is not read: a buffer lives through its gaps.",) if gaps else ()
     notes = (f"{int(blank.sum())} of {len(frame)} rows have no offset and are left out.",) if blank.any() else ()
-    return frame[~blank].reset_index(drop=True), np.flatnonzero(~blank) + 1, notes
+    return frame[~blank].reset_index(drop=True), np.flatnonzero(~blank) + 1, (*said, *notes)
 
 
 def _column(frame: Any, column: str, where: str, numbers: I64, empty: int | None = None) -> I64:

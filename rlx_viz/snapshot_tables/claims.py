@@ -7,13 +7,14 @@ without it. ``bodies``: what runs inside If, Loop and Scan, which the arena does
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from planner_core.ir import Graph
 from planner_core.ir.ops import Custom
-from planner_core.memory import BodyPlan, Holder, MemoryPlan, body_plans, holders, largest_step
+from planner_core.memory import BodyPlan, Holder, MemoryPlan, body_plans, largest_step
 from planner_core.memory.facts import DTYPES, facts_of
 from planner_core.units import bytes_text
 from rlx_viz.columns import Column, StringTable, exact_int
@@ -31,7 +32,8 @@ def optimal_text(arena: int, bound: int, proven: bool, unknown: int = 0, conditi
         return f"No bound: {unknown} tensor{'' if unknown == 1 else 's'} of a size unknown before the run."
     if proven:
         return f"Optimal {conditions}: no placement is smaller."
-    return f"{100 * (arena / bound - 1):.2g}% above the bound {conditions}." if bound else "No bound."
+    share = 100 * (arena / bound - 1) if bound else 0.0
+    return f"{share:,.0f}% above the bound {conditions}." if share >= 10 else f"{share:.2g}% above the bound {conditions}." if bound else "No bound."
 
 
 def _order_text(plan: MemoryPlan, graph: Graph, names: Names) -> tuple[int, str]:
@@ -42,17 +44,9 @@ def _order_text(plan: MemoryPlan, graph: Graph, names: Names) -> tuple[int, str]
     return step.nbytes, f"Any order of these commands needs at least {bytes_text(step.nbytes)}: the largest single step, {who}."
 
 
-def _holder_text(h: Holder) -> str:
-    """``pin_output_ancestors holds 42.5 MiB of the arena (91%): 4.16 MiB without it.``"""
-    several = " + " in h.name
-    always = "" if h.options else " (always on)"
-    return (f"{h.name}{always} {'hold' if several else 'holds'} {bytes_text(h.held)} of the arena ({100 * h.held / h.arena:.0f}%): "
-            f"{bytes_text(h.arena_without)} without {'them' if several else 'it'}.")
-
-
 def _holder(h: Holder) -> dict[str, Any]:
     return {"name": h.name, "doc": h.doc, "options": {k: getattr(v, "value", v) for k, v in h.options},
-            "held": exact_int(h.held), "arena_without": exact_int(h.arena_without), "text": _holder_text(h)}
+            "held": exact_int(h.held), "arena_without": exact_int(h.arena_without), "text": str(h)}
 
 
 def _body(b: BodyPlan, names: Names) -> dict[str, Any]:
@@ -69,13 +63,13 @@ def _body(b: BodyPlan, names: Names) -> dict[str, Any]:
             "peak_bytes": exact_int(peak.nbytes), "peak_step": peak.step, "unknown": unknown, "text": text}
 
 
-def claims_of(plan: MemoryPlan, graph: Graph, names: Names) -> dict[str, Any]:
-    """The sentences of a plan's headline, with the numbers in them."""
+def claims_of(plan: MemoryPlan, graph: Graph, names: Names, held: Sequence[Holder]) -> dict[str, Any]:
+    """The sentences of a plan's headline, with the numbers in them; ``held``: what holds it up."""
     floor, order = _order_text(plan, graph, names)
     return {
         "optimal": optimal_text(plan.arena_size, plan.lower_bound, plan.is_optimal, int(plan.unknown.sum())),
         "order": order, "order_bytes": exact_int(floor),
-        "holders": [_holder(h) for h in holders(plan)],
+        "holders": [_holder(h) for h in held],
         "bodies": [_body(b, names) for b in body_plans(graph, plan.options)],
     }
 

@@ -40,7 +40,7 @@ def head_of(c: Compilation, names: Names) -> dict[str, Any]:
     """The headline numbers, exact; see ``planner_core.memory.Headline``."""
     graph, plan = c.legal, c.plan
     h = headline(plan, c.commands.scratch_bytes)
-    numbers = {f.name: getattr(h, f.name) for f in dataclasses.fields(h) if f.name != "unknown"}
+    numbers = {f.name: getattr(h, f.name) for f in dataclasses.fields(h) if f.name not in ("unknown", "held")}
     unknown = np.flatnonzero(plan.unknown).tolist()
     head: dict[str, Any] = {k: exact_int(v) for k, v in numbers.items()}
     return head | {"unknown": len(unknown), "unknown_names": [names.name(i, graph[i].label) for i in unknown[:100]],
@@ -67,7 +67,7 @@ def meta_of(c: Compilation, name: str, command: str, names: Names, families: lis
                   "inputs": _tensor_rows(graph, graph.inputs, [graph[i].name for i in graph.inputs], names),
                   "outputs": _tensor_rows(graph, graph.outputs, graph.output_names, names)},
         "headline": head_of(c, names),
-        "claims": claims_of(plan, graph, names),
+        "claims": claims_of(plan, graph, names, c.holders()),
         "target": c.options.target.value,
         "classes": classes_of(c),
         "kinds": list(KINDS),

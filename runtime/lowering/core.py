@@ -281,7 +281,7 @@ def lower_graph(graph: Graph, plan: MemoryPlan, options: LowerOptions | None = N
         constants=tuple(StoredConstant(ctx.operand(i), graph[i].op.data)  # type: ignore[attr-defined]
                         for i in graph.of(Constant) if plan.space[i] != NO_SLOT),
         slots=_slot_lives(graph, plan),
-        static_nodes=_static_nodes(graph, plan) if (options or LowerOptions()).static_weight_pack else frozenset(),
+        static_nodes=_static_nodes(graph, plan) if (options or LowerOptions()).static_packs_once else frozenset(),
         node_names=tuple(f"%{n.id} {n.op.name}" + (f" {n.name!r}" if n.name else "") for n in graph.nodes),
         provenance=Provenance(graph, plan, tuple(thunks), tuple(node_of)),
     )

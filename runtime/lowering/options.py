@@ -19,7 +19,7 @@ class LowerOptions:
     """Options of one lowering. Values given here are final: only ``for_environment`` reads the environment. ``env`` lists the
     variables that it read, for a view to show; it is no option."""
 
-    static_weight_pack: bool = option(
+    static_packs_once: bool = option(
         True, group="lower", env="|".join(STATIC_PACK_VARIABLES), help="Make static weight packs in the first run only.")
     env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
@@ -31,4 +31,4 @@ class LowerOptions:
     def for_environment(cls, environ: Environ = None, **explicit: Any) -> LowerOptions:
         """The defaults; the environment over them, read now, once; ``explicit`` over both."""
         return cls(env=env_overrides(cls, environ)[1]).replace(
-            **{"static_weight_pack": static_weight_pack_skip_enabled(environ), **explicit})
+            **{"static_packs_once": static_weight_pack_skip_enabled(environ), **explicit})

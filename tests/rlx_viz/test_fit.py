@@ -136,7 +136,7 @@ def test_no(rlx: Any, lm: Path) -> None:
     assert code == 3
     lines = out[out.index("fits: "):].splitlines()
     assert lines[0].startswith("fits: no, lm.onnx needs ") and lines[0].endswith(" over")
-    assert lines[2].startswith("  live at the peak (step ")
+    assert lines[2].startswith("  live at the peak (node ")
     assert any("kept by output_ancestors" in line for line in lines[3:11])
     assert any("--set pin_output_ancestors=false  fits" in line for line in lines)
     code, out, _ = rlx("plan", lm, "--dim", "seq=32", "--fit", "50KB")

@@ -338,7 +338,7 @@ def test_each_stage_runs_once_and_only_where_what_it_reads_changed(monkeypatch: 
     start = rlx_viz.compile(g, target="metal")
     counted.clear()
     assert ran(start.with_options(arena_no_reuse=True)) == from_plan
-    assert ran(start.with_options(static_weight_pack=False)) == ["lower_graph", "run_passes"]
+    assert ran(start.with_options(static_packs_once=False)) == ["lower_graph", "run_passes"]
     assert ran(start.with_options(narrow_rope=False)) == ["run_passes"]
     off = start.with_options(fusion=False)
     assert ran(off) == ["fuse_graph", *from_plan]

@@ -66,13 +66,13 @@ def test_static_packs_are_an_option_of_lowering(monkeypatch: pytest.MonkeyPatch)
         c = compile_graph(g, options)
         keys.add(c.options.cache_key(g))
         dispatches.append(c.commands.dispatches)
-        assert c.options.lower_used == LowerOptions(static_weight_pack=text == "1")
-        row = next(r for r in c.option_rows() if r.info.name == "static_weight_pack")
+        assert c.options.lower_used == LowerOptions(static_packs_once=text == "1")
+        row = next(r for r in c.option_rows() if r.info.name == "static_packs_once")
         assert (row.stage, row.value) == ("lower", text == "1")
     assert len(keys) == 2
     assert dispatches[0] < dispatches[1]
     monkeypatch.delenv("RLX_STATIC_WEIGHT_PACK")
-    off = compile_graph(g, options).with_options(static_weight_pack=True)
+    off = compile_graph(g, options).with_options(static_packs_once=True)
     assert off.commands.dispatches == dispatches[0]
 
 
