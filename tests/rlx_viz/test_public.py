@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import planner_core
 import rlx_viz
 import runtime
@@ -50,10 +52,9 @@ def test_all_three_packages_are_typed() -> None:
     assert importlib.import_module("rlx_viz.reports").__name__ == "rlx_viz.reports"
 
 
+@pytest.mark.slow
 def test_a_clients_mypy_sees_types(tmp_path: Path) -> None:
     """Skipped where mypy isn't installed: it is a development extra."""
-    import pytest
-
     pytest.importorskip("mypy")
     client = tmp_path / "client.py"
     client.write_text("import rlx_viz\nreveal_type(rlx_viz.compile('m.onnx'))\nreveal_type(rlx_viz.snapshot)\nrlx_viz.compile(1, dims=3)\n")
