@@ -14,7 +14,7 @@ __all__ = ["ArenaWidthPolicy", "Folds", "Target", "TargetProfile"]
 
 
 class ArenaWidthPolicy(Enum):
-    """How wide activations are stored; params other than f32 are native under every policy."""
+    """Widths that activations are stored in; params other than f32 are native under every policy."""
 
     F32_UNIFORM = "f32_uniform"
     NATIVE = "native"

@@ -317,13 +317,17 @@ class Compilation(Shown):
     def holders(self) -> list[Holder]:
         """Everything in force that holds more than 5% of the arena, largest first: the plan's rules and options
         (``planner_core.memory.holders``), and changed options of earlier stages, each compared with its default."""
-        found = holders(self.plan)
-        for row in self.option_rows():
-            if row.changed and (row.info.name == "precision" or row.stage == "fusion") and self.plan.arena_size:
-                without = self.with_options(**{row.info.name: row.default}).plan.arena_size
-                if self.plan.arena_size - without > SHARE * self.plan.arena_size:
-                    found.append(Holder(f"{row.info.name}={str(getattr(row.value, 'value', row.value)).lower()}", row.info.help,
-                                        ((row.info.name, row.default),), self.plan.arena_size, without))
+        found, arena = holders(self.plan), self.plan.arena_size
+        changed = [r for r in self.option_rows() if r.changed]
+        # all of fusion at once: a plan for each of forty would keep a toggle waiting
+        for rows in ([r for r in changed if r.info.name == "precision"], [r for r in changed if r.stage == "fusion"]):
+            if not rows or not arena:
+                continue
+            defaults = {r.info.name: r.default for r in rows}
+            without = self._stages.planned(self.options.changed(self.legal, **defaults).at_compile()).arena_size
+            if arena - without > SHARE * arena:
+                name = " + ".join(f"{r.info.name}={str(getattr(r.value, 'value', r.value)).lower()}" for r in rows)
+                found.append(Holder(name, "; ".join(r.info.help for r in rows), tuple(defaults.items()), arena, without))
         return sorted(found, key=lambda h: (-h.held, h.name))
 
     def summary(self) -> Headline:
@@ -392,7 +396,7 @@ def legalise(graph: Graph, options: CompileOptions) -> Graph:
     return graph if options.precision is None else apply_precision(graph, options.precision)
 
 
-MOST_KEPT = 12
+MOST_KEPT = 6
 """Results of one stage that a compilation and those made from it keep."""
 
 
@@ -424,16 +428,24 @@ class _Stages:
         made: _T = found[0]
         return made
 
-    def compile(self, options: CompileOptions) -> Compilation:
-        """Every stage under these options."""
-        timings: dict[str, float] = {}
+    def planned(self, options: CompileOptions) -> MemoryPlan:
+        """The plan under these options; nothing is lowered."""
+        return self._planned(options, {})[2]
+
+    def _planned(self, options: CompileOptions, timings: dict[str, float]) -> tuple[Fusion, Graph, MemoryPlan, tuple[Hashable, ...]]:
+        """(fusion, legal graph, plan, what they were made from)."""
         key: tuple[Hashable, ...] = (options.target, options.fusion_used)
         fusion = self._stage("fuse", key, lambda: fuse_graph(self.source, options.target, options.fusion_used), timings)
         key = (*key, options.half)
         legal = self._stage("legalise", key, lambda: legalise(fusion.graph, options), timings)
         wanted = options.plan_for(legal)
         key = (*key, wanted)
-        plan = self._stage("plan", key, lambda: plan_graph(legal, wanted), timings)
+        return fusion, legal, self._stage("plan", key, lambda: plan_graph(legal, wanted), timings), key
+
+    def compile(self, options: CompileOptions) -> Compilation:
+        """Every stage under these options."""
+        timings: dict[str, float] = {}
+        fusion, legal, plan, key = self._planned(options, timings)
         self._stage("verify", key, lambda: require_sound(legal, plan), timings)
         key = (*key, options.lower_used)
         before = self._stage("lower", key, lambda: lower_graph(legal, plan, options.lower_used), timings)

@@ -31,7 +31,7 @@ Match = Callable[[Draft, NodeId, "Limits"], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a pipeline's rules keep to: the target's profile, and options."""
+    """Limits that a pipeline's rules keep to: the target's profile, and options."""
 
     target: Target = Target.CPU
     decode_forms: bool = True

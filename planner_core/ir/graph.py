@@ -10,11 +10,12 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from planner_core.derived import Derived
 from planner_core.errors import GraphError, UnboundDimError
 from planner_core.ir import op as op_module
 from planner_core.ir.boundary import Constant, Input, Param
@@ -27,7 +28,6 @@ from planner_core.show import Facts, Shown
 __all__ = ["Graph", "Node", "NodeId", "Source", "Uses"]
 
 NodeId = int
-_T = TypeVar("_T")
 IntArray = npt.NDArray[np.int64]
 
 
@@ -79,7 +79,7 @@ class Uses:
         return list(zip(self.reader[a:b].tolist(), self.operand[a:b].tolist(), strict=True))
 
 
-class Graph(Shown):
+class Graph(Derived, Shown):
     """A model as nodes in schedule order.
 
     ``outputs`` are node ids (repeats allowed); ``weights`` maps a param's name to its data where known.
@@ -213,14 +213,6 @@ class Graph(Shown):
                 name = f"{label}.{k}"
             out.append(name)
         return out
-
-    def derived(self, fn: Callable[..., _T], *args: Hashable) -> _T:
-        """``fn(self, *args)``, worked out once and kept until a node is added. ``fn`` and ``args`` are the key."""
-        key = (fn, *args)
-        if key not in self._cache:
-            self._cache[key] = fn(self, *args)
-        found: _T = self._cache[key]
-        return found
 
     # --- looking ----------------------------------------------------------------------------------
 

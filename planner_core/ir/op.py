@@ -111,12 +111,12 @@ class Op:
 
     @property
     def body_names(self) -> tuple[str, ...]:
-        """What each body is called in paths and pictures."""
+        """Names of the bodies in paths and pictures."""
         return ("body",) * len(self.bodies())
 
     @property
     def body_inputs(self) -> int:
-        """How many of a body's first inputs the op itself makes for each turn; the others are captured."""
+        """Number of a body's first inputs that the op makes for each turn; the others are captured."""
         return 0
 
     @property

@@ -53,26 +53,26 @@ def region(rows: Rows, n: Node, o: Any) -> str | None:
 
 
 def along_last_axis(rows: Rows, n: Node, o: Any) -> str | None:
-    """It mixes the last axis alone."""
+    """Allow mixing along the last axis alone."""
     if any(i in rows.axis and rows.from_right(i) == 0 for i in n.inputs):
         return "it mixes the rows"
     return aligned(rows, n, o)
 
 
 def along_one_axis(rows: Rows, n: Node, o: Any) -> str | None:
-    """It mixes one axis alone."""
+    """Allow mixing along one axis alone."""
     if rows.graph[n.inputs[0]].shape.axis(o.axis) == rows.axis.get(n.inputs[0], rows.axis[n.id]):
         return "it works along the rows"
     return aligned(rows, n, o)
 
 
 def reduces_one_axis(rows: Rows, n: Node, o: Any) -> str | None:
-    """It takes one axis together."""
+    """Allow reducing one axis that isn't the rows'."""
     return "it reduces the rows" if rows.graph[n.inputs[0]].shape.axis(o.axis) == rows.axis[n.inputs[0]] else None
 
 
 def along_axes(rows: Rows, n: Node, o: Any) -> str | None:
-    """It takes some axes together, or turns them."""
+    """Allow reducing or reversing axes that aren't the rows'."""
     x = rows.graph[n.inputs[0]].shape
     return "it works along the rows" if rows.axis[n.inputs[0]] in {x.axis(a) for a in o.axes} else None
 

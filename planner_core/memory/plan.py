@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner_core.derived import Derived
 from planner_core.errors import PlanError
 from planner_core.ir import DType, Graph, NodeId
 from planner_core.memory.facts import DTYPES, I64, Mask
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["ARENA", "NO_SLOT", "SPACES", "WEIGHTS", "MemoryPlan", "Slot"]
 
 ARENA, WEIGHTS, NO_SLOT = 0, 1, 2
-_T = TypeVar("_T")
 SPACES = ("arena", "weights", "none")
 
 
@@ -70,7 +70,7 @@ class Assignments(Mapping[NodeId, Slot]):
 
 
 @dataclass(eq=False, slots=True, repr=False)
-class MemoryPlan(Shown):
+class MemoryPlan(Derived, Shown):
     """Where every tensor of a graph lives, when, and why. One array entry a node; steps are node ids.
 
     ``arena_size`` and ``weights_size`` include the last guard; ``scratch_size`` is the largest arena of a
@@ -112,14 +112,6 @@ class MemoryPlan(Shown):
             if isinstance(column, np.ndarray):
                 column.flags.writeable = False
         return self
-
-    def derived(self, fn: Callable[..., _T], *args: Hashable) -> _T:
-        """``fn(self, *args)``, worked out once: a plan doesn't change."""
-        key = (fn, *args)
-        if key not in self._cache:
-            self._cache[key] = fn(self, *args)
-        found: _T = self._cache[key]
-        return found
 
     def _facts(self) -> Facts:
         name = f" of {self.graph.name!r}" if self.graph is not None else ""
